@@ -32,10 +32,11 @@ pub fn fuzz_tokenizer(bytes: &[u8]) {
     uses(Tokenizer::from_hf(bytes, &TokenizerConfig::default()).ok());
 }
 
-/// A `tokenizer_config.json` or a `special_tokens_map.json`.
+/// A `tokenizer_config.json`, a `special_tokens_map.json` or an `added_tokens.json`.
 pub fn fuzz_tokenizer_config(bytes: &[u8]) {
     let _ = TokenizerConfig::parse(bytes);
-    let _ = TokenizerConfig::default().fill_from_special_tokens_map(bytes);
+    let _ = TokenizerConfig::default().take_special_tokens_map(bytes);
+    let _ = TokenizerConfig::default().take_added_tokens(bytes);
 }
 
 /// A `vocab.json`, a zero byte and a `merges.txt`.

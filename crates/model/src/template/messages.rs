@@ -53,22 +53,26 @@ pub(super) fn normalise(messages: &[Value], prints: Prints) -> Result<Vec<Value>
 fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<Value, String> {
     let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
     let mut message = message.clone();
+    drop_empty(&mut message);
     match message.get("role").and_then(Value::as_str) {
         Some(role) if ROLES.contains(&role) => (),
         Some(role) => return Err(format!("role `{role}`; expected one of {}", ROLES.join(", "))),
         None => return Err("role is missing".to_owned()),
     }
     match message.get_mut("tool_calls") {
-        None | Some(Value::Null) => (),
+        None => (),
         Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => {
             calls.iter_mut().for_each(|call| arguments.put(call));
         }
         Some(_) => return Err("tool_calls is a list of objects, or null".to_owned()),
     }
-    if message.get("tool_call_id").is_some_and(|id| !id.is_string() && !id.is_null()) {
+    if message.get("tool_call_id").is_some_and(|id| !id.is_string()) {
         return Err("tool_call_id is a string, or null".to_owned());
     }
-    let has_calls = message.get("tool_calls").is_some_and(|c| !c.is_null());
+    let has_calls = message.contains_key("tool_calls");
+    // Templates that print both of others' may print a tool's list as Python would.
+    let of_tool = message["role"] == "tool" && form == ContentForm::Either;
+    let form = if of_tool { ContentForm::Text } else { form };
     let content = match message.get("content") {
         Some(Value::String(text)) if form == ContentForm::Parts => json!([{"type": "text", "text": text}]),
         Some(Value::String(text)) => json!(text),
@@ -80,6 +84,14 @@ fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<V
     };
     message.insert("content".to_owned(), content);
     Ok(Value::Object(message))
+}
+
+/// Clients send back what they were answered, with all its nulls. A template looks whether a key is there, not what it holds.
+fn drop_empty(message: &mut Map<String, Value>) {
+    message.retain(|key, value| key == "content" || !value.is_null());
+    if message.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        message.remove("tool_calls");
+    }
 }
 
 fn list(parts: &[Value], form: ContentForm) -> Result<Value, String> {
@@ -110,10 +122,12 @@ fn part_text(part: &Value) -> Result<&str, String> {
 
 impl Arguments {
     /// Clients send a call's arguments as a string of JSON. Of a call without any, put together from a stream, they may have an
-    /// empty one.
+    /// empty one, null or nothing.
     fn put(self, call: &mut Value) {
-        let Some(arguments) = call.get_mut("function").and_then(|f| f.get_mut("arguments")) else { return };
+        let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else { return };
+        let arguments = function.entry("arguments").or_insert(Value::Null);
         match (self, &*arguments) {
+            (_, Value::Null) => *arguments = self.of(Map::new()),
             (_, Value::String(text)) if text.trim().is_empty() => *arguments = self.of(Map::new()),
             (Arguments::Object, Value::String(text)) => {
                 if let Ok(parsed @ Value::Object(_)) = serde_json::from_str(text) {
@@ -145,14 +159,23 @@ pub(super) fn probe(text: &str, form: ContentForm) -> Vec<Value> {
     vec![Value::Object(message)]
 }
 
-/// A question, and an answer that is a call of a function `name`, with this content and such arguments.
-pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments) -> Vec<Value> {
+/// A question, and an answer that is a call of a function `name`, with this content and such arguments; and, if it is not the
+/// last message, its result, an answer and another question.
+pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments, last: bool) -> Vec<Value> {
     // Not without any: some templates pass over those.
     let arguments = arguments.of(Map::from_iter([("zone".to_owned(), json!("UTC"))]));
     let call =
         json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}});
-    vec![
+    let mut messages = vec![
         json!({"role": "user", "content": "What time is it?"}),
         json!({"role": "assistant", "content": content, "tool_calls": [call]}),
-    ]
+    ];
+    if !last {
+        messages.extend([
+            json!({"role": "tool", "tool_call_id": "call00001", "name": name, "content": "12:00"}),
+            json!({"role": "assistant", "content": "Noon."}),
+            json!({"role": "user", "content": "Thanks."}),
+        ]);
+    }
+    messages
 }

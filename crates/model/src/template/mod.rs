@@ -191,7 +191,7 @@ impl ChatTemplate {
     /// Finds out which forms of content the template prints, by trying.
     fn detect_form(&self) -> ContentForm {
         let prints = |form| {
-            let text = self.render_messages(&probe(MARK, form), &Conversation::default());
+            let text = self.render_messages(&probe(MARK, form), &probing());
             text.is_ok_and(|t| t.contains(MARK) && !t.contains("'type'") && !t.contains("\"type\""))
         };
         match (prints(ContentForm::Text), prints(ContentForm::Parts)) {
@@ -208,26 +208,35 @@ impl ChatTemplate {
         text.map_or((Arguments::Object, object.null), |text| (Arguments::Text, text.null))
     }
 
-    /// Plain templates add a null content to a text, which fails, or print it as `None`. Clients send the null that they were
-    /// answered.
+    /// Plain templates add a null content to a text, which fails, or print it as `None`: some of the last message alone, some of
+    /// all others. Clients send the null that they were answered.
     fn try_calls(&self, arguments: Arguments) -> Tried {
-        let [null, empty] = [Value::Null, Value::from("")].map(|content| self.call(&content, arguments));
-        let nones = |text: &String| text.matches("None").count();
-        let takes_null = match (&null, &empty) {
-            (Ok(null), Ok(empty)) => nones(null) <= nones(empty),
-            // What a template refuses by itself is its own affair.
-            (Err(TemplateError::Refused(_)), _) => true,
-            (Err(_), Ok(_)) => false,
-            (_, Err(_)) => true,
-        };
-        let text = if takes_null { null } else { empty };
-        Tried { null: takes_null, shown: text.is_ok_and(|text| text.contains(MARK)) }
+        let (last, takes_null) = self.try_null(arguments, true);
+        let takes_null = takes_null && self.try_null(arguments, false).1;
+        Tried { null: takes_null, shown: last.is_some_and(|text| text.contains(MARK)) }
     }
 
-    /// What it makes of a call of a function that is called [`MARK`].
-    fn call(&self, content: &Value, arguments: Arguments) -> Result<String, TemplateError> {
-        self.render_messages(&probe_of_calls(MARK, content, arguments), &Conversation::default())
+    /// What it makes of a call of a function that is called [`MARK`], and whether with a null as well as with an empty text. What it
+    /// refuses either way is its own affair.
+    fn try_null(&self, arguments: Arguments, last: bool) -> (Option<String>, bool) {
+        let said = |content| {
+            let messages = probe_of_calls(MARK, &content, arguments, last);
+            self.render_messages(&messages, &probing()).ok()
+        };
+        let nones = |text: &String| text.matches("None").count();
+        let (null, empty) = (said(Value::Null), said(Value::from("")));
+        let takes_null = match (&null, &empty) {
+            (Some(null), Some(empty)) => nones(null) <= nones(empty),
+            (null, _) => null.is_some() || empty.is_none(),
+        };
+        (if takes_null { null } else { empty }, takes_null)
     }
+}
+
+/// What is asked of a template to see what it prints: with all special tokens, as many add them to other texts.
+fn probing() -> Conversation<'static> {
+    let [bos, eos, pad, unk] = ["<s>", "</s>", "<pad>", "<unk>"].map(|text| Some(text.to_owned()));
+    Conversation { special: SpecialTexts { bos, eos, pad, unk }, ..Conversation::default() }
 }
 
 /// As Jinja2 reads a template: every line ends with a line feed.

@@ -39,17 +39,11 @@ pub struct TokenizerConfig {
     #[serde(default)]
     pub chat_template: Option<TemplateField>,
     /// Tokens beside the vocabulary, by id.
-    #[serde(default, deserialize_with = "or_nothing")]
-    pub added_tokens_decoder: BTreeMap<String, AddedTokenConfig>,
-}
-
-/// Null is nothing.
-fn or_nothing<'de, D, T>(from: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Option::deserialize(from).map(Option::unwrap_or_default)
+    #[serde(default)]
+    pub added_tokens_decoder: Option<BTreeMap<String, AddedTokenConfig>>,
+    /// transformers' class, for vocabularies of which no `tokenizer.json` says how text is cut.
+    #[serde(default)]
+    pub tokenizer_class: Option<String>,
 }
 
 /// A special token: its text, or an object that holds it.
@@ -116,7 +110,7 @@ pub struct NamedTemplate {
 }
 
 /// An entry of `added_tokens_decoder`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct AddedTokenConfig {
     /// The token's text.
     pub content: String,
@@ -154,17 +148,43 @@ impl TokenizerConfig {
         serde_json::from_slice(json).map_err(|e| TokenizerError::malformed("tokenizer_config.json", e))
     }
 
-    /// Fills what is absent from `special_tokens_map.json`.
-    pub fn fill_from_special_tokens_map(&mut self, json: &[u8]) -> Result<(), TokenizerError> {
+    /// Takes what `special_tokens_map.json` says, which wins; as in transformers 5 it says nothing beside `added_tokens_decoder`.
+    pub fn take_special_tokens_map(&mut self, json: &[u8]) -> Result<(), TokenizerError> {
         let map: TokenizerConfig = serde_json::from_slice(json)
             .map_err(|e| TokenizerError::malformed("special_tokens_map.json", e))?;
-        self.bos_token = self.bos_token.take().or(map.bos_token);
-        self.eos_token = self.eos_token.take().or(map.eos_token);
-        self.pad_token = self.pad_token.take().or(map.pad_token);
-        self.unk_token = self.unk_token.take().or(map.unk_token);
+        if self.added_tokens_decoder.is_some() {
+            return Ok(());
+        }
+        let won = |own: &mut Option<TokenText>, theirs: Option<TokenText>| *own = theirs.or(own.take());
+        won(&mut self.bos_token, map.bos_token);
+        won(&mut self.eos_token, map.eos_token);
+        won(&mut self.pad_token, map.pad_token);
+        won(&mut self.unk_token, map.unk_token);
         self.additional_special_tokens =
-            self.additional_special_tokens.take().or(map.additional_special_tokens);
-        self.extra_special_tokens = self.extra_special_tokens.take().or(map.extra_special_tokens);
+            map.additional_special_tokens.or(self.additional_special_tokens.take());
+        self.extra_special_tokens = match (self.extra_special_tokens.take(), map.extra_special_tokens) {
+            (Some(TokenTexts::List(own)), Some(TokenTexts::List(theirs))) => {
+                Some(TokenTexts::List([own, theirs].concat()))
+            }
+            (own, theirs) => theirs.or(own),
+        };
+        Ok(())
+    }
+
+    /// Takes the ids of `added_tokens.json`, which older folders have instead of `added_tokens_decoder`.
+    pub fn take_added_tokens(&mut self, json: &[u8]) -> Result<(), TokenizerError> {
+        let ids: BTreeMap<String, u32> =
+            serde_json::from_slice(json).map_err(|e| TokenizerError::malformed("added_tokens.json", e))?;
+        if self.added_tokens_decoder.is_none() {
+            let special: Vec<String> = self.special().map(|(text, _)| text.to_owned()).collect();
+            let token = |content: String| AddedTokenConfig {
+                special: special.contains(&content),
+                content,
+                ..AddedTokenConfig::default()
+            };
+            let added = ids.into_iter().map(|(content, id)| (id.to_string(), token(content))).collect();
+            self.added_tokens_decoder = Some(added);
+        }
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use tokenizers::{AddedToken, ModelWrapper};
 use super::config::{TokenText, TokenizerConfig};
 use super::gguf::{assemble, split_merge};
 use super::outline::Outline;
-use super::pretokenizer::gpt2;
+use super::pretokenizer::{PreTokenizer, gpt2};
 use super::words::{Inner, Words};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 use crate::error::shorten;
@@ -33,12 +33,15 @@ impl Tokenizer {
             None => TokenizerConfig::default(),
         };
         if let Some(json) = read(&dir.join("special_tokens_map.json"))? {
-            config.fill_from_special_tokens_map(&json)?;
+            config.take_special_tokens_map(&json)?;
         }
         let tokenizer = if let Some(json) = read(&dir.join("tokenizer.json"))? {
             Tokenizer::from_hf(&json, &config)?
         } else {
             let (vocab, merges) = (read(&dir.join("vocab.json"))?, read(&dir.join("merges.txt"))?);
+            if let Some(json) = read(&dir.join("added_tokens.json"))? {
+                config.take_added_tokens(&json)?;
+            }
             match (vocab, merges) {
                 (Some(vocab), Some(merges)) => Tokenizer::from_gpt2(&vocab, &merges, &config)?,
                 _ => return Err(TokenizerError::Missing { dir: dir.to_owned(), instead: instead(dir) }),
@@ -58,7 +61,7 @@ impl Tokenizer {
         Tokenizer::assemble(inner, ids, affixes)
     }
 
-    /// Builds a tokenizer from GPT-2's two files (OPT is published so).
+    /// Builds a tokenizer from GPT-2's two files (OPT is published so, and Qwen by its older class).
     pub fn from_gpt2(vocab: &[u8], merges: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
         let vocab: BTreeMap<String, u32> =
             serde_json::from_slice(vocab).map_err(|e| TokenizerError::malformed("vocab.json", e))?;
@@ -74,12 +77,27 @@ impl Tokenizer {
                 .build()
         })?
         .map_err(|e| TokenizerError::malformed("vocab.json with merges.txt", e))?;
-        let mut inner = assemble(model, None, Some(gpt2()), gpt2())?;
+        let PreTokenizer { normalizer, steps, .. } = PreTokenizer::named(class(config)?)?;
+        let mut inner = assemble(model, normalizer, Some(steps), gpt2())?;
         let ids = add_special(&mut inner, config)?;
         // No post-processor says what is put around a text.
         let around = |id: Option<u32>, flag| id.filter(|_| flag == Some(true)).into_iter().collect();
         let (prefix, suffix) = (around(ids.bos, config.add_bos_token), around(ids.eos, config.add_eos_token));
         Tokenizer::assemble(inner, ids, Affixes { prefix, suffix })
+    }
+}
+
+/// How a class of transformers that has those two files cuts text, by the name that GGUF has for it.
+fn class(config: &TokenizerConfig) -> Result<&'static str, TokenizerError> {
+    let class = config.tokenizer_class.as_deref().unwrap_or("GPT2Tokenizer");
+    match class.strip_suffix("Fast").unwrap_or(class) {
+        "GPT2Tokenizer" | "CodeGenTokenizer" => Ok("gpt-2"),
+        "Qwen2Tokenizer" => Ok("qwen2"),
+        found => Err(TokenizerError::Unsupported {
+            what: "tokenizer_class of a folder without tokenizer.json",
+            found: shorten(found),
+            supported: "GPT2Tokenizer, CodeGenTokenizer, Qwen2Tokenizer".to_owned(),
+        }),
     }
 }
 
@@ -168,6 +186,7 @@ fn declared(inner: &Inner, config: &TokenizerConfig) -> Vec<(u32, AddedToken)> {
     let mut declared: Vec<_> = config
         .added_tokens_decoder
         .iter()
+        .flatten()
         .filter_map(|(id, token)| Some((id.parse::<u32>().ok()?, token)))
         .map(|(id, token)| (id, token.to_added()))
         .filter(|(id, t)| {

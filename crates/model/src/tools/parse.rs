@@ -249,13 +249,20 @@ impl CallParser {
                 }
             }
             (_, c) if c.is_whitespace() && self.held.is_empty() => (),
-            (ToolFormat::Llama3, ';') => self.mode = Mode::Opening,
+            (ToolFormat::Llama3, ';' | ',') => self.mode = Mode::Opening,
+            (ToolFormat::Llama3, '{') => self.opening(c, out),
             (format, ',') if format.is_list() => self.mode = Mode::Opening,
             (format, ']') if format.is_list() => {
                 self.list = false;
                 self.mode = Mode::Text;
             }
-            _ => self.not_a_call(c, out),
+            _ => {
+                // What was held may begin the next marker: another call after one that was not closed.
+                self.mode = Mode::Text;
+                self.list = false;
+                let held = std::mem::take(&mut self.held);
+                held.chars().chain([c]).for_each(|c| self.text(c, out));
+            }
         }
     }
 
@@ -311,7 +318,7 @@ impl CallParser {
 /// Whether that may stand behind a name, or what does begins so: the id of the call, which has a new one here, and what opens its
 /// arguments.
 fn is_between(rest: &str) -> bool {
-    let opens = |rest: &str| rest.trim().is_empty() || ARGS.starts_with(rest);
+    let opens = |rest: &str| rest.trim().is_empty() || ARGS.starts_with(rest) || rest.trim_end() == ARGS;
     let id = rest.strip_prefix(CALL_ID).map(|id| id.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
     opens(rest) || CALL_ID.starts_with(rest) || id.is_some_and(opens)
 }

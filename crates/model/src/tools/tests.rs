@@ -65,6 +65,9 @@ fn hermes() {
     check(&format!("Sure.\n\n{call} {call}\n Done."), "Sure.\n\nDone.", &[("f", "{}"), ("f", "{}")]);
     check(&format!("Sure.{call}Done."), "Sure.\nDone.", &[("f", "{}")]);
     check(&format!("{call}\nDone."), "Done.", &[("f", "{}")]);
+    let open = "<tool_call>{\"name\":\"f\",\"arguments\":{}}";
+    check(&format!("{open}\n{open}</tool_call>"), "", &[("f", "{}"), ("f", "{}")]);
+    check(&format!("{open}<b>"), "<b>", &[("f", "{}")]);
     check("<tool_call>{\"name\": \"f\"}</tool_call> done", "done", &[("f", "{}")]);
     check("<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>", "", &[("f", "5")]);
     check("<tool_call>{\"nam\": 1}</tool_call>", "<tool_call>{\"nam\": 1}</tool_call>", &[]);
@@ -92,6 +95,10 @@ fn llama() {
         "",
         &[("g.h", "{}"), ("f", "{}")],
     );
+    for between in ["\n", ",\n", ""] {
+        let call = "{\"name\": \"f\", \"parameters\": {\"a\": 1}}";
+        check(&format!("{call}{between}{call}"), "", &[("f", "{\"a\": 1}"), ("f", "{\"a\": 1}")]);
+    }
     check("{\"name\": \"Anna\", \"parameters\": {}}", "{\"name\": \"Anna\", \"parameters\": {}}", &[]);
     check(" {\"answer\": 5}", " {\"answer\": 5}", &[]);
     check("I would call {\"name\": \"f\"}", "I would call {\"name\": \"f\"}", &[]);
@@ -118,6 +125,7 @@ fn mistral() {
         "",
         &[("f", "{\"a\": 1}"), ("q", "{}")],
     );
+    check("[TOOL_CALLS]f[ARGS]\n{\"a\": 1}", "", &[("f", "{\"a\": 1}")]);
     check("[TOOL_CALLS]f[CALL_ID]a1[", "[TOOL_CALLS]f[CALL_ID]a1[", &[]);
     check("[TOOL_CALLS]f[CALL]{}", "[TOOL_CALLS]f[CALL]{}", &[]);
     check("[TOOL_CALLS] [5]", "[TOOL_CALLS] [5]", &[]);
