@@ -1,5 +1,6 @@
 //! What a server is told.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -176,7 +177,7 @@ impl std::fmt::Debug for KeySource {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be had.
-    #[error("cannot listen on {address}: {source}; choose another --port, or stop what holds it")]
+    #[error("cannot listen on {address}: {source}; {}", bind_advice(source))]
     Bind {
         /// Which.
         address: SocketAddr,
@@ -197,4 +198,26 @@ pub enum ServeError {
     /// The system gave no threads or sockets.
     #[error("the system refused threads or sockets: {0}")]
     System(#[from] std::io::Error),
+}
+
+fn bind_advice(why: &std::io::Error) -> &'static str {
+    match why.kind() {
+        ErrorKind::AddrNotAvailable => "this machine has no such address: choose another --host",
+        _ => "choose another --port, or stop what holds it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_had_is_told_with_what_helps() {
+        for (kind, helps) in [(ErrorKind::AddrNotAvailable, "--host"), (ErrorKind::AddrInUse, "--port")] {
+            let told =
+                ServeError::Bind { address: ([1, 2, 3, 4], 5).into(), source: kind.into() }.to_string();
+            assert!(told.contains("1.2.3.4:5") && told.contains(helps), "{told}");
+            assert_eq!(told.matches("--").count(), 1, "{told}");
+        }
+    }
 }
