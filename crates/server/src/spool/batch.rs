@@ -104,6 +104,13 @@ impl Batch {
         self.shown[format!("{status}_at")] = json!(now);
     }
 
+    /// It is to end; who asks again changes nothing.
+    pub(super) fn cancel(&mut self, now: u64) {
+        if self.status() != "cancelling" {
+            self.advance("cancelling", now);
+        }
+    }
+
     pub(super) fn count(&mut self, tally: &Tally) {
         self.counted([tally.lines, tally.done - tally.failed, tally.failed]);
     }

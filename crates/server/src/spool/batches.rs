@@ -82,7 +82,7 @@ fn end(app: &App, id: &str) -> Result<String, ApiError> {
         return Err(ApiError::invalid("batch_id", message));
     }
     let now = spool.now();
-    let cancelling = spool.update(id, |batch| batch.advance("cancelling", now)).map_err(refusal::spool)?;
+    let cancelling = spool.update(id, |batch| batch.cancel(now)).map_err(refusal::spool)?;
     spool.news.notify_one();
     // It may have ended meanwhile, by itself or because of this: what is told is what was done.
     let batch = cancelling.or_else(|| spool.batch(id)).ok_or_else(|| refusal::nothing_of("batch", id))?;
@@ -91,6 +91,7 @@ fn end(app: &App, id: &str) -> Result<String, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -98,6 +99,7 @@ mod tests {
     use super::super::store::tests::batch;
     use super::super::{delete, get_file};
     use super::*;
+    use crate::clock::Clock;
     use crate::config::Config;
 
     /// Asks while a batch is on its way to the disk, on a runtime of one thread: whether that thread did anything else
@@ -126,6 +128,20 @@ mod tests {
         assert!(answer.await.unwrap().is_ok());
         disk.join().unwrap();
         was_done.try_recv().unwrap()
+    }
+
+    #[test]
+    fn a_batch_that_is_cancelled_again_keeps_the_time_at_which_it_was() {
+        let (folder, asked) = (tempfile::tempdir().unwrap(), AtomicU64::new(5000));
+        // Another time whenever it is asked.
+        let clock = Clock::new(move || asked.fetch_add(1, SeqCst));
+        let config = Config { clock, ..Config::new(([127, 0, 0, 1], 0).into()) };
+        let spool = Spool::open(folder.path(), &config).unwrap();
+        spool.put(batch(1, 1000)).unwrap().unwrap();
+        let app = App::new(config, Some(spool));
+        let first = end(&app, "batch_1").unwrap();
+        assert!(first.contains("\"cancelling_at\":5"), "{first}");
+        assert_eq!(end(&app, "batch_1").unwrap(), first);
     }
 
     #[tokio::test]
