@@ -149,7 +149,8 @@ fn expired(input: &Input, at: usize, name: &str) -> String {
         "code": "batch_expired",
         "message": "This request could not be executed before the completion window expired.",
     });
-    let line = json!({"id": input.id(at), "custom_id": name, "response": null, "error": error});
+    let id = format!("{ANSWER_ID}{}", input.id(at));
+    let line = json!({"id": id, "custom_id": name, "response": null, "error": error});
     format!("{line}\n")
 }
 
@@ -238,6 +239,8 @@ mod tests {
             assert_eq!(ended.status(), status, "{}", ended.shown);
             let told = fs::read_to_string(spool.path(&batch.errors)).unwrap_or_default();
             assert_eq!(told.lines().count(), errors, "{told}");
+            let is_id = |line: &str| line.contains(&format!("\"id\":\"{ANSWER_ID}"));
+            assert!(told.lines().all(is_id), "as of any answer: {told}");
             let code = &ended.shown["errors"]["data"][0]["code"];
             assert_eq!(code == "spool_full", status == "failed", "{code}");
             let written = [&batch.answers, &batch.errors]
