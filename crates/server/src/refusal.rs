@@ -192,6 +192,12 @@ pub(crate) fn file_too_large(limit: u64) -> ApiError {
     error(413, "invalid_request_error", "file_too_large", format!("a file may have {limit} bytes"))
 }
 
+/// 413: what is in a form beside its file.
+pub(crate) fn form_too_large(most: usize) -> ApiError {
+    let message = format!("fields of a form that mean nothing here may have {most} bytes together");
+    error(413, "invalid_request_error", "body_too_large", message)
+}
+
 /// 404.
 pub(crate) fn nothing_of(kind: &str, id: &str) -> ApiError {
     let shown: String = id.chars().take(100).collect();

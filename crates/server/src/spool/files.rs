@@ -33,6 +33,8 @@ use crate::routes;
 const NAME_CHARS: usize = 256;
 /// Fields that a form may have: four mean something.
 const MOST_FIELDS: usize = 64;
+/// Bytes of the others together.
+const UNKNOWN_BYTES: usize = 64 << 10;
 /// Bytes a second that a client must send, once it has had as long as a body may take.
 const LEAST_RATE: u64 = 16 << 10;
 
@@ -105,9 +107,8 @@ struct Sender<'a> {
     given: &'a Given,
     began: Instant,
     silence: Duration,
-    /// Bytes of data that came, and that may come.
+    /// Bytes of data that came.
     received: u64,
-    limit: u64,
 }
 
 impl Sender<'_> {
@@ -131,7 +132,7 @@ impl Sender<'_> {
     async fn data(&mut self, field: &mut Field<'_>) -> Result<Option<Bytes>, ApiError> {
         let data = self.next(field.chunk()).await?;
         self.received += data.as_ref().map_or(0, |data| data.len() as u64);
-        if self.received > self.limit { Err(refusal::file_too_large(self.limit)) } else { Ok(data) }
+        Ok(data)
     }
 }
 
@@ -142,9 +143,8 @@ async fn receive(
     mut form: Multipart,
     given: &Given,
 ) -> Result<(), ApiError> {
-    let (silence, limit) = (app.config.body_timeout, app.config.max_file_bytes);
-    let mut sender = Sender { given, began: Instant::now(), silence, received: 0, limit };
-    let mut fields = 0;
+    let mut sender = Sender { given, began: Instant::now(), silence: app.config.body_timeout, received: 0 };
+    let (mut fields, mut unknown) = (0, 0);
     while let Some(mut field) = sender.next(form.next_field()).await? {
         fields += 1;
         if fields > MOST_FIELDS {
@@ -165,8 +165,7 @@ async fn receive(
             Some("expires_after[seconds]") => {
                 upload.expires[1] = Some(short("expires_after", &mut sender, &mut field).await?);
             }
-            // Fields that nobody knows are passed over, whatever their length.
-            _ => while sender.data(&mut field).await?.is_some() {},
+            _ => unknown = pass_over(&mut sender, &mut field, unknown).await?,
         }
     }
     Ok(())
@@ -181,9 +180,13 @@ async fn file(
 ) -> Result<Unkept, ApiError> {
     let (shared, own_id) = (Arc::clone(app), id.to_string());
     let created = aside(move || Incoming::create(shared.spool()?, &own_id).map_err(refusal::spool));
-    let mut file = created.await??;
-    while let Some(bytes) = sender.data(field).await? {
-        file.write(&bytes, taken).await;
+    let (mut file, mut bytes, most) = (created.await??, 0, app.config.max_file_bytes);
+    while let Some(data) = sender.data(field).await? {
+        bytes += data.len() as u64;
+        if bytes > most {
+            return Err(refusal::file_too_large(most));
+        }
+        file.write(&data, taken).await;
     }
     file.end().await.map_err(refusal::spool)
 }
@@ -199,6 +202,21 @@ async fn short(param: &str, sender: &mut Sender<'_>, field: &mut Field<'_>) -> R
         text.extend_from_slice(&bytes);
     }
     Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A field that nobody knows, after so many bytes of others: how many there are by now.
+async fn pass_over(
+    sender: &mut Sender<'_>,
+    field: &mut Field<'_>,
+    mut bytes: usize,
+) -> Result<usize, ApiError> {
+    while let Some(data) = sender.data(field).await? {
+        bytes += data.len();
+        if bytes > UNKNOWN_BYTES {
+            return Err(refusal::form_too_large(UNKNOWN_BYTES));
+        }
+    }
+    Ok(bytes)
 }
 
 /// `GET /v1/files`

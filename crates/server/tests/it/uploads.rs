@@ -77,6 +77,30 @@ fn a_form_has_one_file_and_what_it_took_is_free_again() {
 }
 
 #[test]
+fn a_file_has_as_many_bytes_as_it_may_and_the_rest_of_its_form_few() {
+    let spool = Spool::new();
+    let server = start("llama", spool.config());
+    let most = spool.config().max_file_bytes as usize;
+    let field = |head: &str, text: &str| {
+        format!("--B\r\nContent-Disposition: form-data; name={head}\r\n\r\n{text}\r\n")
+    };
+    let send = |file: usize, unknown: usize| {
+        let file = field("\"file\"; filename=\"x\"", &"x".repeat(file));
+        // In two parts, which count together.
+        let unknown = field("\"note\"", &"y".repeat(unknown / 2)).repeat(2);
+        let form = [field("\"purpose\"", "batch"), file, unknown, "--B--\r\n".into()].concat();
+        send(server.address, &request("POST", "/v1/files", KIND, form.as_bytes()))
+    };
+    let kept = send(most, 64 << 10);
+    assert_eq!((kept.status, &kept.json()["bytes"]), (200, &json!(most)), "{}", kept.body);
+    for (file, unknown, want) in [(most + 1, 0, "file_too_large"), (1, (64 << 10) + 2, "body_too_large")] {
+        let refused = send(file, unknown);
+        assert_eq!((refused.status, code(&refused).as_deref()), (413, Some(want)), "{}", refused.body);
+    }
+    assert_eq!(get(server.address, "/v1/files").json()["data"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn what_is_no_form_is_refused_before_all_of_it_is_there() {
     let spool = Spool::new();
     let server = start("llama", Config { body_timeout: Duration::from_secs(30), ..spool.config() });
