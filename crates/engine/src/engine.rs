@@ -1,7 +1,7 @@
 //! The handle of a running engine: requests in, events out.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -83,7 +83,7 @@ pub(crate) struct Run {
     pub(crate) stats: Arc<Stats>,
     pub(crate) config: FcfsConfig,
     pub(crate) plan: Plan,
-    pub(crate) record: Option<BufWriter<File>>,
+    pub(crate) record: Option<File>,
 }
 
 impl Run {
@@ -118,7 +118,6 @@ impl Run {
             };
             self.drive_with(Recorded::new(scheduler, &self.config.clone(), sink), cost)
         };
-        let broken = broken.or_else(|| file.flush().err().map(|e| e.to_string()));
         result.or_else(|| broken.map(|why| format!("the record could not be written: {why}")))
     }
 
@@ -128,9 +127,11 @@ impl Run {
     }
 }
 
+/// A whole line at once: whatever ends the process leaves whole lines.
 fn write_entry(file: &mut impl Write, entry: &Entry) -> io::Result<()> {
-    serde_json::to_writer(&mut *file, entry)?;
-    file.write_all(b"\n")
+    let mut line = serde_json::to_vec(entry)?;
+    line.push(b'\n');
+    file.write_all(&line)
 }
 
 impl Engine {

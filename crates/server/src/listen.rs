@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::HeaderValue;
@@ -58,8 +58,8 @@ pub struct Server {
     app: Arc<App>,
     stop: UnboundedSender<()>,
     stopped: UnboundedReceiver<()>,
-    /// Whether it was asked twice.
-    hurried: bool,
+    /// How long the end may still take.
+    left: Duration,
 }
 
 /// Ends a server: gently the first time, at once the second.
@@ -114,7 +114,7 @@ impl Server {
         });
         let app = Arc::new(App::new(config, spool.transpose()?));
         let (stop, stopped) = unbounded_channel();
-        Ok(Server { listener: Some(listener), address, app, stop, stopped, hurried: false })
+        Ok(Server { listener: Some(listener), address, app, stop, stopped, left: Duration::ZERO })
     }
 
     /// Where it listens.
@@ -154,8 +154,7 @@ impl Server {
         // A batch stops between two lines; the next server goes on with it.
         self.app.advance(Phase::Ending);
         runtime.shutdown_timeout(LAST_WORDS);
-        let (ended, closed) =
-            (ended?, close(self.app, self.stopped, self.hurried).map_err(ServeError::System)?);
+        let (ended, closed) = (ended?, close(self.app, self.stopped, self.left).map_err(ServeError::System)?);
         Ok(match (ended, closed) {
             (Ended::EngineDied(why), _) => Ended::EngineDied(why),
             (_, Some(Err(why))) => Ended::EndedBadly(why),
@@ -230,17 +229,15 @@ impl Server {
         self.app.advance(Phase::Draining);
         let told = "ending: requests under way are finished; a second signal ends at once";
         self.app.config.log.say(LogLevel::Info, "ending", told);
+        let (began, most) = (Instant::now(), self.app.config.shutdown_timeout);
         let mut all_ended = pin!(guests.part());
-        let mut over = pin!(tokio::time::sleep(self.app.config.shutdown_timeout));
+        let mut over = pin!(tokio::time::sleep(most));
         let mut phase = self.app.phase.subscribe();
         let ended = loop {
             tokio::select! {
                 // A crowd at the door keeps nobody from ending.
                 biased;
-                _ = self.stopped.recv() => {
-                    self.hurried = true;
-                    return Ok(self.verdict(Ended::CutShort));
-                }
+                _ = self.stopped.recv() => return Ok(self.verdict(Ended::CutShort)),
                 () = &mut all_ended => break Ended::Drained,
                 () = &mut over => break Ended::CutShort,
                 _ = phase.wait_for(|phase| *phase > Phase::Draining) => break Ended::CutShort,
@@ -251,9 +248,12 @@ impl Server {
             }
         };
         self.app.advance(Phase::Ending);
-        if ended == Ended::CutShort {
-            let last_words = timeout(LAST_WORDS, all_ended);
-            tokio::select! { _ = last_words => {}, _ = self.stopped.recv() => self.hurried = true }
+        match ended {
+            Ended::Drained => self.left = most.saturating_sub(began.elapsed()),
+            _ => {
+                let last_words = timeout(LAST_WORDS, all_ended);
+                tokio::select! { _ = last_words => {}, _ = self.stopped.recv() => {} }
+            }
         }
         Ok(self.verdict(ended))
     }
@@ -332,12 +332,13 @@ fn connection(app: &Arc<App>, stream: TcpStream, place: impl Send + 'static, ser
     });
 }
 
-/// Ends the engine, and says what went wrong by then. Its step may take long; who is in a hurry does not wait for that:
-/// nothing then, and the process may go.
+/// Ends the engine, and says what went wrong by then. Its step may take long, and is waited for as long as the end may take (`left`)
+/// and no longer: nothing then, and the process may go. What is written is whole at any time: answers of batches and records by lines,
+/// all else by whole files.
 fn close(
     app: Arc<App>,
     mut stopped: UnboundedReceiver<()>,
-    hurried: bool,
+    left: Duration,
 ) -> std::io::Result<Option<Result<(), String>>> {
     // A thread that outlived the runtime may hold the state: then the engine ends with it, unheard.
     let Some(served) = Arc::into_inner(app).and_then(App::into_served) else { return Ok(Some(Ok(()))) };
@@ -352,7 +353,7 @@ fn close(
             biased;
             finished = finished => Some(finished.unwrap_or_else(|_| Err("ending the engine panicked".into()))),
             Some(()) = stopped.recv() => None,
-            () = tokio::time::sleep(LAST_WORDS), if hurried => None,
+            () = tokio::time::sleep(left.saturating_add(LAST_WORDS)) => None,
         }
     }))
 }

@@ -1,7 +1,6 @@
 //! An engine before it is one: planned from headers, then loaded.
 
 use std::fs::File;
-use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -490,8 +489,6 @@ pub(crate) fn prepare(
     device.prepare(&needs).map_err(StartError::Device)
 }
 
-fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {
-    let file = File::create(path);
-    let file = file.map_err(|source| StartError::Record { path: path.display().to_string(), source })?;
-    Ok(BufWriter::new(file))
+fn create(path: &std::path::Path) -> Result<File, StartError> {
+    File::create(path).map_err(|source| StartError::Record { path: path.display().to_string(), source })
 }

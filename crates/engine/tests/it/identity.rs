@@ -396,9 +396,11 @@ fn a_recorded_run_replays_step_for_step() {
         },
     );
     stories(&engine, &some_requests(30));
+    let log = || std::fs::read_to_string(&path).unwrap();
+    assert!(sim::replay(log().as_bytes()).unwrap().requests == 30, "there are whole lines at any time");
     drop(engine.submit(request(1, 30, greedy(100))).unwrap());
     drop(engine);
-    let log = std::fs::read_to_string(&path).unwrap();
+    let log = log();
     let replayed = sim::replay(log.as_bytes()).unwrap();
     assert!(replayed.requests == 31 && replayed.steps > 30, "{replayed:?}");
     assert_eq!((replayed.unfinished, replayed.in_flight), (0, 0), "{replayed:?}");

@@ -5,8 +5,9 @@ use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::common::spool::{Spool, begin, ended, lines};
 use crate::common::{
-    self, Running, config, connect, get, heard, is_idle, metric, post, read, request, start_braked,
+    self, Running, config, connect, get, heard, is_idle, metric, post, read, request, start, start_braked,
     start_with, until,
 };
 use serde_json::{Value, json};
@@ -235,4 +236,34 @@ fn a_second_signal_waits_for_no_step() {
     (0..2).for_each(|_| server.stopper.stop());
     assert_eq!(server.end(), Ended::CutShort);
     drop(brake);
+}
+
+#[test]
+fn the_end_of_the_time_waits_for_no_step() {
+    let (server, brake) = start_braked("llama", Config { shutdown_timeout: Duration::ZERO, ..config() });
+    let _stream = ask(&server, &long(true));
+    until(|| queued(&server) == 4.0);
+    until(|| {
+        brake.step();
+        running(&server) == 5.0
+    });
+    // The step under way goes on until the brake is released, which it is not.
+    server.stopper.stop();
+    assert_eq!(server.end(), Ended::CutShort);
+    drop(brake);
+}
+
+/// A batch ends between two lines, and its engine's step goes on like any other.
+#[test]
+fn nobody_waits_for_the_step_of_a_batch_either_which_goes_on_in_the_next_server() {
+    let spool = Spool::new();
+    let config = || Config { shutdown_timeout: Duration::ZERO, ..spool.config() };
+    let (server, brake) = start_braked("llama", config());
+    let id = begin(&server, &lines(3, 5));
+    until(|| metric(server.address, "ballast_requests_under_way") > 0.0);
+    server.stopper.stop();
+    server.end();
+    drop(brake);
+    let next = start("llama", config());
+    assert_eq!(ended(&next, &id)["request_counts"]["completed"], 3);
 }
