@@ -223,8 +223,8 @@ pub(crate) fn too_many_batches(most: usize) -> ApiError {
 }
 
 /// 500: what the system says names paths, which are not for clients.
-pub(crate) fn spool(why: std::io::Error) -> ApiError {
-    if is_full(&why) {
+pub(crate) fn spool(why: &std::io::Error) -> ApiError {
+    if is_full(why) {
         return spool_full();
     }
     error(500, "server_error", "spool_error", "the spool directory could not be read or written")
@@ -295,7 +295,7 @@ mod tests {
             (ErrorKind::FileTooLarge, 507, "spool_full"),
             (ErrorKind::PermissionDenied, 500, "spool_error"),
         ] {
-            let told = spool(kind.into());
+            let told = spool(&kind.into());
             assert_eq!((told.status, told.code), (status, Some(code)), "{kind}");
         }
         #[cfg(target_os = "linux")]

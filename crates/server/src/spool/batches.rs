@@ -43,11 +43,9 @@ fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
         ));
     }
     // Its answers are files, too.
-    if !spool.has_room().map_err(refusal::spool)? {
-        return Err(refusal::spool_full());
-    }
+    spool.find_room()?;
     let shown = batch.shown.to_string();
-    let put = spool.put(batch).map_err(refusal::spool)?;
+    let put = spool.put(batch).map_err(|why| spool.refusal(why))?;
     put.map_err(|TooMany| refusal::too_many_batches(spool.limits.batches))?;
     spool.news.notify_one();
     Ok(shown)
@@ -82,7 +80,7 @@ fn end(app: &App, id: &str) -> Result<String, ApiError> {
         return Err(ApiError::invalid("batch_id", message));
     }
     let now = spool.now();
-    let cancelling = spool.update(id, |batch| batch.cancel(now)).map_err(refusal::spool)?;
+    let cancelling = spool.update(id, |batch| batch.cancel(now)).map_err(|why| spool.refusal(why))?;
     spool.news.notify_one();
     // It may have ended meanwhile, by itself or because of this: what is told is what was done.
     let batch = cancelling.or_else(|| spool.batch(id)).ok_or_else(|| refusal::nothing_of("batch", id))?;

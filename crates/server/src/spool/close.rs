@@ -5,9 +5,10 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::batch::Batch;
+use super::failed::Failed;
 use super::store::Spool;
 
 /// A file that a batch wrote.
@@ -68,10 +69,11 @@ impl Spool {
 
     /// Ends a batch that cannot be gone on with. What was answered is for its client; if the disk has no room to say so, what
     /// nobody would ever find makes room.
-    pub(super) fn fail(&self, batch: &Batch, errors: &[Value]) -> io::Result<()> {
+    pub(super) fn fail(&self, batch: &Batch, failed: &Failed) -> io::Result<()> {
+        self.say_failed(batch.id(), failed);
         // What an earlier server answered is in the files alone.
         let counts = self.counts(batch).ok().filter(|[_, completed, failed]| completed + failed > 0);
-        let ends = |batch: &mut Batch| batch.fail(errors, self.now());
+        let ends = |batch: &mut Batch| batch.fail(&failed.told(), self.now());
         let counted = |batch: &mut Batch| {
             counts.into_iter().for_each(|counts| batch.counted(counts));
             ends(batch);
@@ -96,6 +98,8 @@ fn remove(path: PathBuf) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::super::store::tests::{Opened, batch};
     use super::*;
 
@@ -161,7 +165,7 @@ mod tests {
         let spool = opened.spool();
         fs::write(spool.path(&batch.errors), ANSWERS).unwrap();
         block(spool.path(&batch.errors));
-        spool.fail(&batch, &[]).unwrap();
+        spool.fail(&batch, &Failed::Told(vec![])).unwrap();
         assert_eq!(spool.batch(batch.id()).unwrap().status(), "failed");
         assert_eq!(spool.files().unwrap(), Vec::<Value>::new());
         assert!(!spool.path(&batch.answers).exists());

@@ -2,16 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use engine::job::Input;
 use model::api::ANSWER_ID;
 use serde_json::{Value, json};
 
 use super::batch::Batch;
+use super::failed::Failed;
 use super::lines::{self, Names, Unread};
 use super::store::Spool;
-use super::work::refused;
+use super::whole::naming;
 
 /// Seconds between two looks at all files.
 const FILES_EVERY_S: u64 = 60;
@@ -64,8 +65,8 @@ impl Spool {
     /// How many lines of a batch that nobody works on have an answer, and how many an error; their ids.
     fn answered(&self, batch: &Batch) -> io::Result<(usize, usize, Names)> {
         let mut names = Names::default();
-        let completed = whole_lines(&self.path(&batch.answers), &mut names)?;
-        let failed = whole_lines(&self.path(&batch.errors), &mut names)?;
+        let mut count = |path: PathBuf| whole_lines(&path, &mut names).map_err(naming(&path));
+        let (completed, failed) = (count(self.path(&batch.answers))?, count(self.path(&batch.errors))?);
         Ok((completed, failed, names))
     }
 
@@ -96,8 +97,10 @@ impl Spool {
         let path = self.path(batch.input());
         let input = match lines::read(&path) {
             Ok(input) => input,
-            Err(Unread::File(error)) => return Err(error),
-            Err(Unread::TooMany(lines)) => return self.fail(batch, &[Unread::too_many(lines)]),
+            Err(Unread::File(error)) => return Err(naming(&path)(error)),
+            Err(Unread::TooMany(lines)) => {
+                return self.fail(batch, &Failed::Told(vec![Unread::too_many(lines)]));
+            }
         };
         let (completed, earlier, answered) = self.answered(batch)?;
         let (mut left, mut bytes) = (vec![], 0);
@@ -110,11 +113,12 @@ impl Spool {
         let mut room = self.room.begin();
         if !room.take(bytes as u64) {
             drop(room);
-            return self.fail(batch, &[refused(&ErrorKind::StorageFull.into())]);
+            return self.fail(batch, &Failed::no_room(&self.path(&batch.errors)));
         }
         // Names are read again: together they may be as long as the file.
         let told = left.iter().map(|&at| Ok(expired(&input, at, &self.most.name(&input, at)?)));
-        let failed = earlier + tell(&self.path(&batch.errors), told)?;
+        let errors = self.path(&batch.errors);
+        let failed = earlier + tell(&errors, told).map_err(naming(&errors))?;
         // They are counted anew as a file of the batch.
         drop(room);
         let now = self.now();

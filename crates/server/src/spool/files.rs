@@ -21,6 +21,7 @@ use super::incoming::{Incoming, Unkept};
 use super::kind::Kind;
 use super::room::Taken;
 use super::store::Spool;
+use super::whole::naming;
 use super::{FILES, kept, page};
 use crate::app::App;
 use crate::crowd::FRAME_BYTES;
@@ -54,9 +55,7 @@ pub(crate) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
     let spool = app.spool()?;
     let (form, given) = feed::form(request).await?;
     let looking = Arc::clone(&app);
-    if !aside(move || looking.spool()?.has_room().map_err(refusal::spool)).await?? {
-        return Err(refusal::spool_full().into());
-    }
+    aside(move || looking.spool()?.find_room()).await??;
     let id = Kind::File.id(&app.number().1);
     let taken = spool.room.begin();
     let mut upload = Upload { name: None, purpose: None, expires: [None, None], taken, whole: None };
@@ -70,7 +69,7 @@ fn keep(spool: &Spool, id: &str, upload: Upload, received: Result<(), ApiError>)
     received?;
     let (name, purpose) = upload.check()?;
     let keep_s = upload.keep_s()?;
-    let described = spool.describe(id, &name, &purpose, keep_s).map_err(refusal::spool)?;
+    let described = spool.describe(id, &name, &purpose, keep_s).map_err(|why| spool.refusal(why))?;
     upload.taken.keep();
     upload.whole.into_iter().for_each(Unkept::keep);
     Ok(described)
@@ -179,7 +178,10 @@ async fn file(
     taken: &mut Taken,
 ) -> Result<Unkept, ApiError> {
     let (shared, own_id) = (Arc::clone(app), id.to_string());
-    let created = aside(move || Incoming::create(shared.spool()?, &own_id).map_err(refusal::spool));
+    let created = aside(move || {
+        let spool = shared.spool()?;
+        Incoming::create(spool, &own_id).map_err(|why| spool.refusal(why))
+    });
     let (mut file, mut bytes, most) = (created.await??, 0, app.config.max_file_bytes);
     while let Some(data) = sender.data(field).await? {
         bytes += data.len() as u64;
@@ -188,7 +190,9 @@ async fn file(
         }
         file.write(&data, taken).await;
     }
-    file.end().await.map_err(refusal::spool)
+    let spool = app.spool()?;
+    let ended = file.end().await.map_err(|why| spool.refusal(naming(&spool.path(id))(why)));
+    ended?.ok_or_else(refusal::spool_full)
 }
 
 /// The text of a field that has a few characters.
@@ -228,7 +232,7 @@ pub(crate) async fn list(
 }
 
 fn listed(spool: &Spool, query: &Query<HashMap<String, String>>) -> Result<String, ApiError> {
-    let mut files = spool.files().map_err(refusal::spool)?;
+    let mut files = spool.files().map_err(|why| spool.refusal(why))?;
     if let Some(purpose) = query.get("purpose") {
         files.retain(|file| file["purpose"] == purpose.as_str());
     }
@@ -258,7 +262,8 @@ pub(crate) async fn content(State(app): State<Arc<App>>, Id(id): Id) -> Result<R
 
 fn opened(spool: &Spool, id: &str) -> Result<File, ApiError> {
     spool.file(id).ok_or_else(|| refusal::nothing_of("file", id))?;
-    File::open(spool.path(id)).map_err(|error| gone_or(id, error))
+    let path = spool.path(id);
+    File::open(&path).map_err(|error| gone_or(spool, id, naming(&path)(error)))
 }
 
 /// `DELETE /v1/files/{id}`
@@ -271,14 +276,14 @@ fn deleted(spool: &Spool, id: &str) -> Result<String, ApiError> {
     if spool.is_in_use(id) {
         return Err(ApiError::invalid("file_id", "a batch that has not ended uses this file"));
     }
-    spool.delete(id).map_err(|error| gone_or(id, error))?;
+    spool.delete(id).map_err(|error| gone_or(spool, id, error))?;
     Ok(json!({"id": id, "object": "file", "deleted": true}).to_string())
 }
 
 /// What the system says of a file that somebody else may have deleted a moment ago.
-fn gone_or(id: &str, error: std::io::Error) -> ApiError {
+fn gone_or(spool: &Spool, id: &str, error: std::io::Error) -> ApiError {
     let gone = error.kind() == ErrorKind::NotFound;
-    if gone { refusal::nothing_of("file", id) } else { refusal::spool(error) }
+    if gone { refusal::nothing_of("file", id) } else { spool.refusal(error) }
 }
 
 #[cfg(test)]

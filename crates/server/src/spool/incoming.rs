@@ -1,6 +1,6 @@
 //! A file on its way to the disk.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::PathBuf;
 
 use tokio::io::AsyncWriteExt;
@@ -31,31 +31,30 @@ impl Drop for Unkept {
 pub(super) struct Incoming {
     file: tokio::fs::File,
     unkept: Unkept,
-    refused: Option<io::Error>,
+    /// Whether there was room so far.
+    fits: io::Result<bool>,
 }
 
 impl Incoming {
     pub(super) fn create(spool: &Spool, id: &str) -> io::Result<Incoming> {
         let file = tokio::fs::File::from_std(spool.create(id)?);
-        Ok(Incoming { file, unkept: Unkept(Some(spool.path(id))), refused: None })
+        Ok(Incoming { file, unkept: Unkept(Some(spool.path(id))), fits: Ok(true) })
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8], taken: &mut Taken) {
-        if self.refused.is_none() && !taken.take(bytes.len() as u64) {
-            self.refused = Some(ErrorKind::StorageFull.into());
-        }
-        if self.refused.is_none() {
-            self.refused = self.file.write_all(bytes).await.err();
+        if matches!(self.fits, Ok(true)) {
+            let has_room = taken.take(bytes.len() as u64);
+            self.fits = if has_room { self.file.write_all(bytes).await.map(|()| true) } else { Ok(false) };
         }
     }
 
-    /// All of it is on the disk, to be kept.
-    pub(super) async fn end(mut self) -> io::Result<Unkept> {
-        if let Some(refused) = self.refused {
-            return Err(refused);
+    /// All of it is on the disk, to be kept; nothing where all files may not have so many bytes.
+    pub(super) async fn end(mut self) -> io::Result<Option<Unkept>> {
+        if !self.fits? {
+            return Ok(None);
         }
         self.file.flush().await?;
         self.file.sync_all().await?;
-        Ok(self.unkept)
+        Ok(Some(self.unkept))
     }
 }

@@ -12,6 +12,7 @@ mod batches;
 mod close;
 mod counted;
 mod expire;
+mod failed;
 mod feed;
 mod file;
 mod files;

@@ -7,6 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use model::api::ApiError;
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -16,9 +17,11 @@ use super::gone::Gone;
 use super::kind::Kind;
 use super::lines::Most;
 use super::room::Room;
-use super::whole::{found, named, private, read_json, write_whole};
+use super::whole::{found, named, naming, private, read_json, write_whole};
 use crate::clock::Clock;
 use crate::config::{Config, SpoolLimits};
+use crate::log::Log;
+use crate::refusal;
 
 /// Files and batches.
 pub(crate) struct Spool {
@@ -29,6 +32,7 @@ pub(crate) struct Spool {
     /// What a line of a batch may be.
     pub(super) most: Most,
     clock: Clock,
+    pub(super) log: Log,
     /// What all files take.
     pub(super) room: Arc<Room>,
     /// When files were last looked at for those that expire.
@@ -64,6 +68,7 @@ impl Spool {
             limits: config.spool,
             most: Most::of(config),
             clock: config.clock.clone(),
+            log: config.log.clone(),
             room: Arc::new(Room::new(config.spool.bytes)),
             swept: Mutex::default(),
             gone: Mutex::default(),
@@ -121,7 +126,8 @@ impl Spool {
 
     /// A new file, readable by this user only.
     pub(super) fn create(&self, id: &str) -> io::Result<File> {
-        private(&self.path(id))
+        let path = self.path(id);
+        private(&path).map_err(naming(&path))
     }
 
     /// The bytes are there: from now on clients see the file. `keep_s`: how long, if not as long as it can be.
@@ -132,7 +138,8 @@ impl Spool {
         purpose: &str,
         keep_s: Option<u64>,
     ) -> io::Result<Value> {
-        let bytes = fs::metadata(self.path(id))?.len();
+        let path = self.path(id);
+        let bytes = fs::metadata(&path).map_err(naming(&path))?.len();
         let now = self.now();
         let most = self.limits.keep.as_secs();
         let expires_at = now + keep_s.unwrap_or(most).min(most);
@@ -163,9 +170,11 @@ impl Spool {
         Ok(files)
     }
 
-    /// Whether there is room for another.
-    pub(super) fn has_room(&self) -> io::Result<bool> {
-        Ok(fs::read_dir(self.root.join("files"))?.count() < 2 * self.limits.files)
+    /// Finds room for another file.
+    pub(super) fn find_room(&self) -> Result<(), ApiError> {
+        let folder = self.root.join("files");
+        let there = fs::read_dir(&folder).map_err(|why| self.refusal(naming(&folder)(why)))?.count();
+        if there < 2 * self.limits.files { Ok(()) } else { Err(refusal::spool_full()) }
     }
 
     /// Removes a file. What it is goes first: bytes that nothing describes are nobody's. Bytes that somebody else removed
@@ -175,10 +184,11 @@ impl Spool {
     /// The system's; that there is no such file, where somebody else deleted it.
     pub(super) fn delete(&self, id: &str) -> io::Result<()> {
         let created = self.file(id).and_then(|file| file["created_at"].as_u64()).unwrap_or_default();
-        let bytes = found(fs::metadata(self.path(id)))?.map_or(0, |data| data.len());
-        fs::remove_file(self.description(id))?;
+        let (path, description) = (self.path(id), self.description(id));
+        let bytes = found(fs::metadata(&path)).map_err(naming(&path))?.map_or(0, |data| data.len());
+        fs::remove_file(&description).map_err(naming(&description))?;
         self.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).note(id, created);
-        found(fs::remove_file(self.path(id)))?;
+        found(fs::remove_file(&path)).map_err(naming(&path))?;
         self.room.free(bytes);
         Ok(())
     }
@@ -233,7 +243,8 @@ impl Spool {
 
     /// Nothing is known of a batch any more; its files stay.
     fn forget(&self, batches: &mut BTreeMap<String, Batch>, id: &str) -> io::Result<()> {
-        found(fs::remove_file(self.record(id)))?;
+        let record = self.record(id);
+        found(fs::remove_file(&record)).map_err(naming(&record))?;
         batches.remove(id);
         Ok(())
     }
@@ -300,7 +311,8 @@ impl Spool {
 
     /// Where things of a kind are described; what lies beside them under other names is somebody else's.
     fn described(&self, kind: Kind) -> io::Result<Vec<PathBuf>> {
-        let paths = fs::read_dir(self.root.join(kind.folder()))?.map(|entry| Ok(entry?.path()));
+        let folder = self.root.join(kind.folder());
+        let paths = fs::read_dir(&folder).map_err(naming(&folder))?.map(|entry| Ok(entry?.path()));
         let is_ours = |path: &PathBuf| {
             let id = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
             kind.owns(id) && path.extension().is_some_and(|extension| extension == "json")

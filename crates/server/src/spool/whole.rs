@@ -22,6 +22,11 @@ pub(super) fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
     }
 }
 
+/// Names the file or folder that refuses.
+pub(super) fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// What was asked of a file, unless it is not there.
 pub(super) fn found<T>(asked: io::Result<T>) -> io::Result<Option<T>> {
     match asked {
@@ -34,18 +39,22 @@ pub(super) fn private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
+/// Fills a file, which is on the disk then; or there is none.
+pub(super) fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let written = private(path).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    // On a full disk every byte counts; if it was not even begun, there is nothing to remove.
+    written.inspect_err(|_| _ = fs::remove_file(path)).map_err(naming(path))
+}
+
 /// Writes a file so that whoever reads it finds the old or the new one, and after a power cut the new one, with all that was made
 /// in its folder before.
 pub(super) fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let written = private(&part).and_then(|mut file| {
-        file.write_all(value.to_string().as_bytes())?;
-        file.sync_all()
-    });
-    if written.is_err() {
-        // On a full disk every byte counts; if it was not even begun, there is nothing to remove.
-        let _ = fs::remove_file(&part);
-    }
-    written.and_then(|()| fs::rename(part, path))?;
-    File::open(path.parent().expect("it lies in a folder of the spool"))?.sync_all()
+    let (part, folder) =
+        (path.with_extension("part"), path.parent().expect("it lies in a folder of the spool"));
+    fill(&part, value.to_string().as_bytes())?;
+    fs::rename(part, path).map_err(naming(path))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(naming(folder))
 }

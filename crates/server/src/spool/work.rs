@@ -1,7 +1,6 @@
 //! Batches are worked through one after another, on the engine that serves everybody.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,13 +14,13 @@ use serde_json::{Value, json};
 
 use super::batch::{Batch, error};
 use super::counted::Counted;
+use super::failed::{Failed, refused};
 use super::lines::{self, Most, Names, Unread};
 use super::store::Spool;
+use super::whole::naming;
 use crate::app::{App, Phase};
 use crate::config::Config;
 use crate::generate::aside;
-use crate::log::LogLevel;
-use crate::refusal;
 use crate::served::Served;
 
 /// Lines of a batch in the engine; few, so that those who wait for an answer are not behind a whole file.
@@ -80,14 +79,8 @@ pub(crate) async fn work(app: Arc<App>) {
 fn sweep(app: &App, busy: Option<&str>) {
     let Some(spool) = app.spool.as_ref() else { return };
     if let Err(error) = spool.sweep(busy) {
-        say(app, &error);
+        spool.say(&error);
     }
-}
-
-/// The system refuses what the operator can give.
-fn say(app: &App, error: &std::io::Error) {
-    let words = format!("ballast: the spool directory refuses: {error}");
-    app.config.log.say(LogLevel::Error, "spool_refuses", &words);
 }
 
 /// Works on one batch, and writes down what came of it.
@@ -109,11 +102,11 @@ fn one(app: &Arc<App>, batch: Batch) {
             app.failed(why);
             Ok(())
         }
-        Err(failed) => spool.fail(&batch, &failed.told()),
+        Err(failed) => spool.fail(&batch, &failed),
     };
     if let Err(error) = written {
         // Others are still served. What became of the batch is known here only: the next server goes on with it.
-        say(app, &error);
+        spool.say(&error);
         spool.tell(id, |batch| batch.fail(&[refused(&error)], spool.now()));
     }
 }
@@ -121,11 +114,12 @@ fn one(app: &Arc<App>, batch: Batch) {
 /// Ends a batch that this program has a bug with.
 fn panicked(app: &App, batch: &Batch) {
     let Some(spool) = app.spool.as_ref() else { return };
-    let told = [error("internal_error", "the server has a bug that this batch met", None, Value::Null)];
-    if let Err(error) = spool.fail(batch, &told) {
-        say(app, &error);
+    let told = error("internal_error", "the server has a bug that this batch met", None, Value::Null);
+    let failed = Failed::Told(vec![told]);
+    if let Err(error) = spool.fail(batch, &failed) {
+        spool.say(&error);
         // Or it would be worked on again at once.
-        spool.tell(batch.id(), |batch| batch.fail(&told, spool.now()));
+        spool.tell(batch.id(), |batch| batch.fail(&failed.told(), spool.now()));
     }
 }
 
@@ -138,51 +132,12 @@ enum Came {
     Later,
 }
 
-/// Why a batch could not be worked on.
-enum Failed {
-    /// What is wrong with its lines.
-    Lines(Vec<Value>),
-    Job(JobError),
-}
-
-impl From<JobError> for Failed {
-    fn from(error: JobError) -> Failed {
-        Failed::Job(error)
-    }
-}
-
-impl Failed {
-    fn told(self) -> Vec<Value> {
-        match self {
-            Failed::Lines(errors) => errors,
-            // Paths are not for clients.
-            Failed::Job(JobError::Other { differences, .. }) => {
-                vec![error("batch_changed", &differences.join("; "), None, Value::Null)]
-            }
-            Failed::Job(JobError::File { source, .. } | JobError::Full { source, .. }) => {
-                vec![refused(&source)]
-            }
-            Failed::Job(_) => vec![refused(&ErrorKind::Other.into())],
-        }
-    }
-}
-
-/// The system refuses a file; it names paths, which are not for clients.
-pub(super) fn refused(why: &std::io::Error) -> Value {
-    let (code, message) = if refusal::is_full(why) {
-        ("spool_full", "there is no room for the answers; delete files and send the batch again")
-    } else {
-        ("spool_error", "the spool directory could not be read or written")
-    };
-    error(code, message, None, Value::Null)
-}
-
 fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Result<Came, Failed> {
     let id = batch.id();
     let path = spool.path(batch.input());
     let input = lines::read(&path).map_err(|unread| match unread {
-        Unread::File(source) => Failed::Job(JobError::File { what: "read", path, source }),
-        Unread::TooMany(lines) => Failed::Lines(vec![Unread::too_many(lines)]),
+        Unread::File(why) => Failed::Disk(naming(&path)(why)),
+        Unread::TooMany(lines) => Failed::Told(vec![Unread::too_many(lines)]),
     })?;
     let mut watch = Follower { app, spool, batch, full: false, swept: Instant::now() };
     check(&input, batch, spool.most, &mut watch)?;
@@ -216,7 +171,7 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
     };
     let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
     if watch.full {
-        return Err(Failed::Lines(vec![refused(&ErrorKind::StorageFull.into())]));
+        return Err(Failed::no_room(&spool.path(&batch.answers)));
     }
     let cancelled = spool.batch(id).is_some_and(|batch| batch.status() == "cancelling");
     Ok(match ended {
@@ -282,7 +237,7 @@ fn check(input: &Input, batch: &Batch, most: Most, watch: &mut dyn Watch) -> Res
             Value::Null,
         ));
     }
-    if errors.is_empty() { Ok(()) } else { Err(Failed::Lines(errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(Failed::Told(errors)) }
 }
 
 fn path_of(endpoint: Endpoint) -> &'static str {

@@ -12,6 +12,7 @@ mod odd_bodies;
 mod page;
 mod panics;
 mod refusals;
+mod refused;
 mod requests;
 mod structured;
 mod uploads;
