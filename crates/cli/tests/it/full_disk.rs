@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::{self, serving::Serving};
 use crate::common::{Folder, command, golden, limited};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Bytes that a file may have: more than some lines, less than the answers to some more.
 const LIMIT: usize = 32 << 10;
@@ -98,4 +98,42 @@ fn a_batch_whose_answers_do_not_fit_is_told_so() {
     };
     assert_eq!(ended["errors"]["data"][0]["code"], "spool_full", "{ended}");
     assert!(answers(&server), "others are served");
+    has_its_answers(&server, &ended);
+}
+
+/// What it says it has, and no less than a line.
+fn has_its_answers(server: &Serving, batch: &Value) {
+    let id = batch["output_file_id"].as_str().unwrap_or_else(|| panic!("no answers: {batch}"));
+    let response = server.ask("GET", &format!("/v1/files/{id}/content"), "", "");
+    let chunks = response.split_once("\r\n\r\n").expect("a head").1.split("\r\n");
+    // Each after its length.
+    let lines = chunks.skip(1).step_by(2).collect::<String>().lines().count();
+    assert!(lines > 0 && batch["request_counts"]["completed"] == lines, "{lines} answers, but {batch}");
+}
+
+/// A disk that is really full has no room to say what became of a batch either, unless that was kept.
+#[test]
+fn a_batch_that_fills_its_disk_has_its_answers_and_the_log_says_why() {
+    let folder = Folder::new();
+    let disk = folder.name("disk");
+    std::fs::create_dir(&disk).expect("a folder");
+    let model = golden("llama");
+    let Some(server) = Serving::start_on_a_disk(&[&model, "--spool-dir", &disk], &disk, 2 * LIMIT) else {
+        return eprintln!("skipped: this user may mount no disk of their own");
+    };
+    let path = server.batch(&(0..110).map(line).collect::<String>());
+    let ended = loop {
+        let batch = server.get(&path);
+        assert_ne!(batch["status"], "completed", "{batch}");
+        if batch["status"] == "failed" {
+            break batch;
+        }
+    };
+    assert_eq!(ended["errors"]["data"][0]["code"], "spool_full", "{ended}");
+    has_its_answers(&server, &ended);
+    assert!(answers(&server), "others are served");
+    let log = server.end();
+    let id = ended["id"].as_str().expect("an id");
+    assert!(log.contains(&format!("{id} failed: cannot write {disk}/files/")), "{log}");
+    assert!(log.contains("No space left on device"), "{log}");
 }

@@ -120,6 +120,13 @@ impl Batch {
         self.shown["request_counts"] = json!({"total": total, "completed": completed, "failed": failed});
     }
 
+    /// Nobody can have any of its answers.
+    pub(super) fn withhold(&mut self) {
+        for answered in ["completed", "failed"] {
+            self.shown["request_counts"][answered] = json!(0);
+        }
+    }
+
     /// Ends it: `errors` say why.
     pub(super) fn fail(&mut self, errors: &[Value], now: u64) {
         self.shown["errors"] = json!({"object": "list", "data": errors});

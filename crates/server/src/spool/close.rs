@@ -8,8 +8,13 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::batch::Batch;
-use super::failed::Failed;
+use super::failed::{Failed, refused};
 use super::store::Spool;
+use super::whole::fill;
+
+/// Bytes that are kept free while a batch is worked on: a block of most file systems for what its answers are, and one for what became
+/// of it. Where errors are answers, too, the block of its job's state is for what those are.
+const RESERVED: usize = 8 << 10;
 
 /// A file that a batch wrote.
 struct Written {
@@ -40,6 +45,7 @@ impl Spool {
     /// The system's. Clients see nothing of it then, and whoever comes next can go on.
     pub(super) fn close(&self, id: &str, end: impl FnOnce(&mut Batch)) -> io::Result<()> {
         let Some(batch) = self.batch(id) else { return Ok(()) };
+        remove(self.reserved(&batch));
         let (found, empty): (Vec<_>, Vec<_>) =
             batch.writes(self).into_iter().partition(|file| file.bytes > 0);
         let bytes = found.iter().map(|file| file.bytes).sum();
@@ -67,22 +73,44 @@ impl Spool {
         self.update(id, shown).map(drop)
     }
 
-    /// Ends a batch that cannot be gone on with. What was answered is for its client; if the disk has no room to say so, what
-    /// nobody would ever find makes room.
+    /// Ends a batch that cannot be gone on with. What was answered is for its client.
+    ///
+    /// # Errors
+    /// The system's, as for [`close`](Spool::close).
     pub(super) fn fail(&self, batch: &Batch, failed: &Failed) -> io::Result<()> {
         self.say_failed(batch.id(), failed);
-        // What an earlier server answered is in the files alone.
-        let counts = self.counts(batch).ok().filter(|[_, completed, failed]| completed + failed > 0);
-        let ends = |batch: &mut Batch| batch.fail(&failed.told(), self.now());
-        let counted = |batch: &mut Batch| {
-            counts.into_iter().for_each(|counts| batch.counted(counts));
-            ends(batch);
-        };
-        self.close(batch.id(), counted).or_else(|_| {
-            batch.writes(self).iter().for_each(|file| remove(self.path(&file.id)));
-            remove(self.state(batch));
-            self.update(batch.id(), ends).map(drop)
+        let counts = self.counts(batch).ok();
+        // This makes room to say so. If that cannot be said all the same, the next server finds answers of no job, and fails it too.
+        remove(self.state(batch));
+        self.close(batch.id(), |batch| {
+            // What of it was answered, or was by an earlier server, is in the files alone.
+            if batch.status() != "validating" {
+                counts.into_iter().for_each(|counts| batch.counted(counts));
+            }
+            batch.fail(&failed.told(), self.now());
         })
+    }
+
+    /// What became of a batch was written, or it is known here only: nobody has its answers then before the next server ends it.
+    pub(super) fn settle(&self, id: &str, written: io::Result<()>) {
+        let Err(error) = written else { return };
+        self.say(&error);
+        self.tell(id, |batch| {
+            batch.withhold();
+            batch.fail(&[refused(&error)], self.now());
+        });
+    }
+
+    /// Keeps room to say what becomes of a batch, whatever fills the disk meanwhile.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn reserve(&self, batch: &Batch) -> io::Result<()> {
+        fill(&self.reserved(batch), &[b'.'; RESERVED])
+    }
+
+    fn reserved(&self, batch: &Batch) -> PathBuf {
+        self.path(&batch.answers).with_extension("room")
     }
 
     /// What the job of a batch writes down about itself.
@@ -159,16 +187,54 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_fails_without_room_leaves_no_description_without_its_file() {
-        let opened = Opened::new(ANSWERS.len() as u64);
+    fn a_batch_that_cannot_be_failed_keeps_its_answers_for_the_next_server() {
+        let mut opened = Opened::new(1000);
         let batch = begun(&opened);
         let spool = opened.spool();
         fs::write(spool.path(&batch.errors), ANSWERS).unwrap();
-        block(spool.path(&batch.errors));
-        spool.fail(&batch, &Failed::Told(vec![])).unwrap();
-        assert_eq!(spool.batch(batch.id()).unwrap().status(), "failed");
+        spool.update(batch.id(), |batch| batch.advance("in_progress", 2000)).unwrap();
+        spool.tell(batch.id(), |batch| batch.counted([2, 1, 1]));
+        let blocked = block(spool.path(&batch.errors));
+        let failed = Failed::Told(vec![]);
+        spool.settle(batch.id(), spool.fail(&batch, &failed));
+        let told = spool.batch(batch.id()).unwrap().shown;
+        assert_eq!((&told["status"], &told["output_file_id"]), (&json!("failed"), &Value::Null));
+        assert_eq!(
+            told["request_counts"],
+            json!({"total": 2, "completed": 0, "failed": 0}),
+            "none can be had"
+        );
         assert_eq!(spool.files().unwrap(), Vec::<Value>::new());
-        assert!(!spool.path(&batch.answers).exists());
-        assert!(spool.room.begin().take(ANSWERS.len() as u64), "there is room again");
+        assert!(spool.room.begin().take(1000), "what is not shown takes no room");
+        fs::remove_dir(blocked).unwrap();
+        opened.again();
+        let spool = opened.spool();
+        spool.fail(&batch, &failed).unwrap();
+        let told = spool.batch(batch.id()).unwrap().shown;
+        assert_eq!(
+            (&told["output_file_id"], &told["error_file_id"]),
+            (&json!(batch.answers), &json!(batch.errors))
+        );
+        assert_eq!(told["request_counts"], json!({"total": 2, "completed": 1, "failed": 1}));
+        assert_eq!(spool.files().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn room_is_kept_for_the_end_of_a_batch_and_is_there_when_that_is_told() {
+        let mut opened = Opened::new(1000);
+        let batch = begun(&opened);
+        let spool = opened.spool();
+        spool.reserve(&batch).unwrap();
+        assert_eq!(fs::metadata(spool.reserved(&batch)).unwrap().len(), RESERVED as u64);
+        // What its answers are cannot be written: only what went before that is gone.
+        let blocked = block(spool.path(&batch.answers));
+        assert!(spool.fail(&batch, &Failed::Told(vec![])).is_err());
+        assert!(!spool.reserved(&batch).exists() && !spool.state(&batch).exists());
+        assert_eq!(fs::read_to_string(spool.path(&batch.answers)).unwrap(), ANSWERS);
+        fs::remove_dir(blocked).unwrap();
+        spool.reserve(&batch).unwrap();
+        // As a server that was killed would have left it.
+        opened.again();
+        assert!(!opened.spool().reserved(&batch).exists() && opened.spool().path(&batch.answers).exists());
     }
 }

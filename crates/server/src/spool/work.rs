@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::batch::{Batch, error};
 use super::counted::Counted;
-use super::failed::{Failed, refused};
+use super::failed::Failed;
 use super::lines::{self, Most, Names, Unread};
 use super::store::Spool;
 use super::whole::naming;
@@ -104,23 +104,15 @@ fn one(app: &Arc<App>, batch: Batch) {
         }
         Err(failed) => spool.fail(&batch, &failed),
     };
-    if let Err(error) = written {
-        // Others are still served. What became of the batch is known here only: the next server goes on with it.
-        spool.say(&error);
-        spool.tell(id, |batch| batch.fail(&[refused(&error)], spool.now()));
-    }
+    // Others are still served.
+    spool.settle(id, written);
 }
 
 /// Ends a batch that this program has a bug with.
 fn panicked(app: &App, batch: &Batch) {
     let Some(spool) = app.spool.as_ref() else { return };
     let told = error("internal_error", "the server has a bug that this batch met", None, Value::Null);
-    let failed = Failed::Told(vec![told]);
-    if let Err(error) = spool.fail(batch, &failed) {
-        spool.say(&error);
-        // Or it would be worked on again at once.
-        spool.tell(batch.id(), |batch| batch.fail(&failed.told(), spool.now()));
-    }
+    spool.settle(batch.id(), spool.fail(batch, &Failed::Told(vec![told])));
 }
 
 /// What came of a batch.
@@ -146,6 +138,7 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
         let now = spool.now();
         let _ = spool.update(id, |batch| begin(batch, now));
     }
+    spool.reserve(batch).map_err(Failed::Disk)?;
     let paths = Paths { answers: spool.path(&batch.answers), errors: Some(spool.path(&batch.errors)) };
     let created = batch.shown["created_at"].as_u64().unwrap_or_default();
     let error_file = paths.error_name();

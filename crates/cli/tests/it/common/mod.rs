@@ -60,6 +60,18 @@ pub(crate) fn limited(command: &Command, bytes: usize) -> Command {
     behind(shell, command)
 }
 
+/// The same command, for which `folder` is a disk of so many bytes; none where the system gives this user no such thing.
+pub(crate) fn on_a_disk(command: &Command, folder: &str, bytes: usize) -> Option<Command> {
+    let script = format!("mount -t tmpfs -o size={bytes} none \"$0\" && exec \"$@\"");
+    let mounted = || {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--mount", "sh", "-c", &script, folder]);
+        unshare
+    };
+    let given = mounted().arg("true").output().is_ok_and(|tried| tried.status.success());
+    given.then(|| behind(mounted(), command))
+}
+
 /// `outer` with the whole of `command` as its last arguments, and its environment.
 pub(crate) fn behind(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use super::{command, limited};
+use super::{command, limited, on_a_disk};
 
 /// `ballast serve` on a free port; it ends with the test.
 pub(crate) struct Serving {
@@ -33,6 +33,12 @@ impl Serving {
     /// Starts it with files that may have so many bytes each.
     pub(crate) fn start_limited(args: &[&str], bytes: usize) -> Serving {
         Serving::of(limited(&command(&[&["serve"], args, &["--port", "0"]].concat()), bytes))
+    }
+
+    /// Starts it with `folder` a disk of so many bytes, if there can be one.
+    pub(crate) fn start_on_a_disk(args: &[&str], folder: &str, bytes: usize) -> Option<Serving> {
+        let command = command(&[&["serve"], args, &["--port", "0"]].concat());
+        on_a_disk(&command, folder, bytes).map(Serving::of)
     }
 
     fn of(mut command: Command) -> Serving {
