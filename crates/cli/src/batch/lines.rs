@@ -112,12 +112,9 @@ impl Lines {
 
     /// KV in tokens for so many sequences at once, or for all: those that are likely to need most, and the longest that may come.
     pub(super) fn kv_tokens(&self, sequences: usize) -> usize {
-        let each = self
-            .requests()
-            .flat_map(|need| std::iter::repeat_n(need.likely(self.max), need.sequences.min(sequences)));
-        let mut each: Vec<usize> = each.collect();
-        each.sort_unstable_by(|a, b| b.cmp(a));
-        let likely: usize = each.iter().take(sequences).map(|&tokens| kv_tokens(1, tokens)).sum();
+        let each = self.requests().map(|need| (need.likely(self.max), need.sequences));
+        let likely = most(each, sequences).into_iter().map(|(tokens, count)| count * kv_tokens(1, tokens));
+        let likely: usize = likely.sum();
         likely.max(kv_tokens(1, self.longest()))
     }
 
@@ -143,6 +140,28 @@ impl Lines {
         let (mean, ends) = self.answers();
         Work::likely(requests, (prompt, mean.unwrap_or(ANSWER_TOKENS)), self.max, ends)
     }
+}
+
+/// The `sequences` that have most tokens of all: so many tokens, and how many have them, as in `each`. However many come, no more
+/// are held than that.
+fn most(each: impl Iterator<Item = (usize, usize)>, sequences: usize) -> BTreeMap<usize, usize> {
+    let (mut most, mut held) = (BTreeMap::<usize, usize>::new(), 0);
+    for (tokens, count) in each {
+        let count = count.min(sequences);
+        *most.entry(tokens).or_default() += count;
+        held += count;
+        while held > sequences
+            && let Some(mut shortest) = most.first_entry()
+        {
+            let beyond = (held - sequences).min(*shortest.get());
+            *shortest.get_mut() -= beyond;
+            held -= beyond;
+            if *shortest.get() == 0 {
+                shortest.remove();
+            }
+        }
+    }
+    most
 }
 
 impl Need {
@@ -250,6 +269,22 @@ mod tests {
             128 * kv_tokens(1, 3 + 16),
             "16, as OpenAI has it"
         );
+    }
+
+    #[test]
+    fn of_many_sequences_no_more_are_held_than_run_at_once() {
+        let each = || (0..5000).map(|i| (i * 7919 % 1009, 1 + i % 40));
+        let mut plain: Vec<usize> =
+            each().flat_map(|(tokens, count)| std::iter::repeat_n(tokens, count)).collect();
+        plain.sort_unstable();
+        for sequences in [1, 2, 256, 300_000] {
+            let most = most(each(), sequences);
+            assert!(most.len() <= sequences && most.values().all(|&count| count > 0), "{most:?}");
+            let found: Vec<usize> =
+                most.into_iter().flat_map(|(tokens, count)| std::iter::repeat_n(tokens, count)).collect();
+            assert_eq!(found, plain[plain.len().saturating_sub(sequences)..]);
+        }
+        assert_eq!(most([(5, usize::MAX)].into_iter(), 3), BTreeMap::from([(5, 3)]));
     }
 
     #[test]
