@@ -43,8 +43,6 @@ const WINDOW: usize = 4;
 const STANDARD: &str = "-";
 /// Bytes of an input that is taken whole.
 const SHORT_BYTES: u64 = 8 << 20;
-/// Wrong lines that are shown.
-const SHOWN: usize = 20;
 /// Some lines failed; all were answered.
 const EXIT_SOME_FAILED: u8 = 3;
 
@@ -202,25 +200,24 @@ fn check(input: &Input, args: &BatchJob) -> Result<()> {
             counted(checked.same_name, "line")
         );
     }
-    if checked.invalid.is_empty() {
+    if checked.invalid == 0 {
         return Ok(());
     }
     if args.flags.on_invalid == OnInvalid::Record {
         note!(
             "{} of {} lines are no requests: they are answered with errors (--on-invalid fail ends here instead)",
-            checked.invalid.len(),
+            checked.invalid,
             input.len()
         );
         return Ok(());
     }
-    let mut shown: Vec<String> =
-        checked.invalid.iter().take(SHOWN).map(|error| format!("  {}", error.message)).collect();
-    if checked.invalid.len() > SHOWN {
-        shown.push(format!("  and {} more", checked.invalid.len() - SHOWN));
+    let mut shown: Vec<String> = checked.wrong.iter().map(|error| format!("  {}", error.message)).collect();
+    if checked.invalid > shown.len() {
+        shown.push(format!("  and {} more", checked.invalid - shown.len()));
     }
     bail!(Misuse(format!(
         "{} of {} lines are no requests (without --on-invalid fail they are answered with errors):\n{}",
-        checked.invalid.len(),
+        checked.invalid,
         input.len(),
         shown.join("\n")
     )))

@@ -1,7 +1,6 @@
 //! The requests: one JSON object a line.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -14,6 +13,8 @@ use sha2::{Digest, Sha256};
 use super::JobError;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Wrong lines that are told one by one.
+const WRONG_SHOWN: usize = 20;
 /// Bytes of a file that are looked at together.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -52,8 +53,10 @@ pub struct Line<'a> {
 /// What can be said of an input without a model.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// What is wrong with each line that is no request at all; the message names the line.
-    pub invalid: Vec<ApiError>,
+    /// Lines that are no requests at all.
+    pub invalid: usize,
+    /// What is wrong with the first of them; the message names the line.
+    pub wrong: Vec<ApiError>,
     /// Lines whose `custom_id` an earlier line has.
     pub same_name: usize,
 }
@@ -155,13 +158,21 @@ impl Input {
     /// # Errors
     /// As for [`line`](Input::line).
     pub fn check(&self) -> Result<Checked, JobError> {
-        let (mut names, mut checked) = (HashSet::new(), Checked::default());
+        // Names may be as long as lines: digests of them are held, and those no longer than until something else needs more.
+        let (mut names, mut checked) = (Vec::with_capacity(self.len()), Checked::default());
         for line in self.lines() {
             match line?.parse() {
-                Ok(request) => checked.same_name += usize::from(!names.insert(request.custom_id)),
-                Err(error) => checked.invalid.push(error),
+                Ok(request) => {
+                    names.push(short_digest::<16>(request.custom_id.as_bytes()).expect("memory can be read"));
+                }
+                Err(error) => {
+                    checked.invalid += 1;
+                    checked.wrong.extend((checked.invalid <= WRONG_SHOWN).then_some(error));
+                }
             }
         }
+        names.sort_unstable();
+        checked.same_name = names.windows(2).filter(|two| two[0] == two[1]).count();
         Ok(checked)
     }
 }
@@ -218,13 +229,13 @@ fn read_places(mut from: impl BufRead) -> io::Result<(String, Vec<Place>)> {
 }
 
 /// The beginning of a digest.
-fn short_digest(mut from: impl BufRead) -> io::Result<[u8; 8]> {
+fn short_digest<const BYTES: usize>(mut from: impl BufRead) -> io::Result<[u8; BYTES]> {
     let mut digest = Sha256::new();
     loop {
         let bytes = from.fill_buf()?;
         if bytes.is_empty() {
-            let mut short = [0; 8];
-            short.copy_from_slice(&digest.finalize()[..8]);
+            let mut short = [0; BYTES];
+            short.copy_from_slice(&digest.finalize()[..BYTES]);
             return Ok(short);
         }
         digest.update(bytes);
@@ -320,8 +331,21 @@ mod tests {
         let input = Input::new(b"{\"custom_id\": \"x\", \"method\": \"GET\"}\n{".to_vec());
         let name = |at| input.line(at).expect("readable").custom_id();
         assert_eq!((name(0), name(1)), ("x".into(), String::new()));
-        let wrong = input.check().expect("readable").invalid;
-        assert_eq!((wrong.len(), &wrong[0].message[..]), (2, "line 1: method: expected POST"));
+        let checked = input.check().expect("readable");
+        assert_eq!((checked.invalid, &checked.wrong[0].message[..]), (2, "line 1: method: expected POST"));
+    }
+
+    #[test]
+    fn names_are_counted_and_wrong_lines_told_as_far_as_people_read() {
+        let line = |name: &str| {
+            format!(r#"{{"custom_id":"{name}","method":"POST","url":"/v1/completions","body":{{}}}}"#)
+        };
+        let long = "x".repeat(1 << 20);
+        let names = ["a", "b", "a", &long[..], "", "a", &long[1..], &long[..]];
+        let lines = [names.map(line).join("\n"), "{\n".repeat(30)].join("\n");
+        let checked = Input::new(lines.into_bytes()).check().expect("readable");
+        assert_eq!((checked.same_name, checked.invalid, checked.wrong.len()), (3, 30, WRONG_SHOWN));
+        assert!(checked.wrong[19].message.starts_with("line 28: "), "{}", checked.wrong[19].message);
     }
 
     #[test]
