@@ -1,8 +1,11 @@
 //! `--lanes FILE`: what ran on which lane in a real run, as a picture or as data.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use engine::{Engine, EngineConfig, Ran, Ranges};
 use sim::draw::{Format, label};
@@ -13,6 +16,8 @@ use crate::output_file::OutputFile;
 
 /// Spans that are kept, the newest: hundreds of steps of most models, and a picture of ten megabytes.
 const SPANS: usize = 50_000;
+/// How long a command that was interrupted waits for its engine, whose step may take minutes.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct LanesArgs {
@@ -64,6 +69,25 @@ impl LanesFile {
         let ranges = engine.ranges();
         engine.finish()?;
         self.write(ranges)
+    }
+
+    /// The same of a command that was interrupted, which waits for no long step: what is lost by that is told. `record`: the engine's.
+    pub(crate) fn end_soon(self, engine: Engine, record: Option<&Path>) -> Result<()> {
+        let lost = [
+            self.0.is_some().then_some("--lanes is not written"),
+            record.is_some().then_some("--record is not whole"),
+        ];
+        let (tell, ended) = channel();
+        // Nobody may hear it any more.
+        let end = move || _ = tell.send(self.end(engine));
+        thread::Builder::new().name("end".into()).spawn(end).context("the system refuses threads")?;
+        ended.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            let lost: Vec<&str> = lost.into_iter().flatten().collect();
+            if !lost.is_empty() {
+                note!("the step under way is not waited for: {}", lost.join(", "));
+            }
+            Ok(())
+        })
     }
 
     /// Writes what ran.

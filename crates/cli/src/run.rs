@@ -107,7 +107,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     };
     // Others are generated beside the one that is told, once what they share with the first, the prompt, is computed.
     let (mut asked, mut others) = (VecDeque::from([ask(0)?]), 1..answers);
-    let mut code = ExitCode::SUCCESS;
+    let mut interrupted = false;
     for number in 0..answers {
         if answers > 1 {
             show!("{}answer {} of {answers}:", if number == 0 { "" } else { "\n" }, number + 1)?;
@@ -131,13 +131,17 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
             said.summary(started, &engine);
         }
         if said.interrupted {
-            code = ExitCode::from(EXIT_CTRL_C);
+            interrupted = true;
             break;
         }
     }
     drop(asked);
+    if interrupted {
+        lanes.end_soon(engine, args.engine.record.as_deref())?;
+        return Ok(ExitCode::from(EXIT_CTRL_C));
+    }
     lanes.end(engine)?;
-    Ok(code)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What is asked, or nothing where somebody wants to chat.

@@ -21,18 +21,21 @@ use crate::console::note;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// SIGTERM and SIGINT, as they are counted.
+#[derive(Clone, Default)]
 pub(super) struct Signals {
     count: Arc<AtomicUsize>,
     /// Whether the job has begun: before, there is nothing to end in order.
     begun: Arc<AtomicBool>,
+    /// Whether all is written that will be.
+    written: Arc<AtomicBool>,
 }
 
 impl Signals {
     /// From now on they do not end the process as they would; one that comes before the job begins does, with this code, and
     /// removes what nothing came of.
     pub(super) fn heard(code: u8, unbegun: Vec<PathBuf>) -> Result<Signals> {
-        let signals = Signals { count: Arc::default(), begun: Arc::default() };
-        let (count, begun) = (Arc::clone(&signals.count), Arc::clone(&signals.begun));
+        let signals = Signals::default();
+        let Signals { count, begun, written } = signals.clone();
         let mut told = Told::new([SIGTERM, SIGINT]).context("the system refuses signals")?;
         let hear = move || {
             for _ in told.forever() {
@@ -45,7 +48,9 @@ impl Signals {
                 if count.fetch_add(1, Ordering::SeqCst) > 0 {
                     // It ends by itself, unless nobody reads what it writes.
                     thread::park_timeout(PATIENCE);
-                    note!("ending while the answers are being written; whole lines are safe");
+                    if !written.load(Ordering::SeqCst) {
+                        note!("ending while the answers are being written; whole lines are safe");
+                    }
                     std::process::exit(code.into());
                 }
             }
@@ -59,7 +64,7 @@ impl Signals {
 pub(super) struct Follow {
     progress: Progress,
     reasons: Reasons,
-    signals: Arc<AtomicUsize>,
+    signals: Signals,
     drain_timeout: Duration,
     /// When draining must be over.
     deadline: Option<Instant>,
@@ -77,7 +82,7 @@ impl Follow {
         Follow {
             progress: Progress::new(kind),
             reasons: Reasons::default(),
-            signals: signals.count,
+            signals,
             drain_timeout,
             deadline: None,
             resumes: SAME_COMMAND,
@@ -86,6 +91,7 @@ impl Follow {
 
     /// The end.
     pub(super) fn end(&mut self, ended: Ended, tally: &Tally) {
+        self.signals.written.store(true, Ordering::SeqCst);
         self.progress.end(ended, tally, self.resumes);
         self.progress.say_why(&self.reasons);
     }
@@ -93,7 +99,7 @@ impl Follow {
 
 impl Watch for Follow {
     fn ask(&mut self) -> Ask {
-        match self.signals.load(Ordering::SeqCst) {
+        match self.signals.count.load(Ordering::SeqCst) {
             0 => return Ask::GoOn,
             1 => {}
             _ => return Ask::End,

@@ -154,7 +154,10 @@ fn run(args: BatchJob) -> Result<ExitCode> {
             "--retry-errors: the earlier answers stay until all is answered that is asked again; that begins anew"
         );
     }
-    lanes.end(engine)?;
+    match ended {
+        Ended::Interrupted => lanes.end_soon(engine, args.flags.engine.record.as_deref())?,
+        Ended::Finished => lanes.end(engine)?,
+    }
     Ok(code(ended, tally.failed))
 }
 

@@ -9,6 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
+use rustix::io::ioctl_fionread;
+use rustix::pipe::fcntl_setpipe_size;
+
 use crate::bench_serve::well;
 use crate::common::serving::{Asked, Scripted};
 use crate::common::{self, Folder, command, golden, longwinded};
@@ -31,6 +34,31 @@ fn held(pipe: &str, child: &mut Child) -> File {
             return open;
         }
         thread::yield_now();
+    }
+}
+
+/// For `--record`: a pipe that nobody reads. An engine whose pipe is full stands still for ever, as in a step without end.
+struct Unread {
+    name: String,
+    end: File,
+    room: u64,
+}
+
+impl Unread {
+    fn new(folder: &Folder) -> Unread {
+        let name = pipe(folder);
+        let open = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&name);
+        let end = open.expect("a pipe");
+        // A page: the engine writes more at once, which fills it to its last byte.
+        let room = fcntl_setpipe_size(&end, 4096).expect("a smaller one") as u64;
+        Unread { name, end, room }
+    }
+
+    fn fill(&self, child: &mut Child) {
+        while ioctl_fionread(&self.end).expect("known") < self.room {
+            assert_eq!(child.try_wait().expect("known"), None, "it ended");
+            thread::yield_now();
+        }
     }
 }
 
@@ -63,6 +91,49 @@ fn an_answer_that_is_interrupted_is_summed_up() {
     assert_eq!(ended.status.code(), Some(130), "{told}");
     assert!(told.contains(" generated") && told.contains("peak memory"), "{told}");
     assert!(!String::from_utf8_lossy(&rest).contains("answer 2"), "the next one is not begun");
+}
+
+#[test]
+fn an_answer_that_is_interrupted_does_not_wait_for_its_step() {
+    let folder = Folder::new();
+    let record = Unread::new(&folder);
+    let model = golden("llama");
+    let flags = ["--ignore-eos", "--max-tokens", "400", "--record", &record.name];
+    let args = [&["run", &model, "hello", "--temperature", "0"], &flags[..]].concat();
+    let mut child =
+        command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut out = child.stdout.take().expect("piped");
+    out.read_exact(&mut [0]).expect("the answer is told");
+    record.fill(&mut child);
+    kill("-INT", &child);
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains("--record is not whole") && !told.contains("--lanes"), "{told}");
+}
+
+#[test]
+fn a_batch_that_is_interrupted_does_not_wait_for_its_step() {
+    let folder = Folder::new();
+    let record = Unread::new(&folder);
+    let body = r#"{"prompt": "x", "max_tokens": 400, "ignore_eos": true}"#;
+    let line = format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#);
+    let (from, to, lanes) =
+        (folder.write("in.jsonl", line), folder.name("out.jsonl"), folder.name("lanes.json"));
+    let (model, beside) = (golden("llama"), ["--record", &record.name, "--lanes", &lanes]);
+    let args = [&["batch", &model, "-i", &from, "-o", &to, "--drain-timeout", "0"], &beside[..]].concat();
+    let mut child = command(&args).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    record.fill(&mut child);
+    kill("-INT", &child);
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(75), "{told}");
+    for words in
+        ["interrupted after 0 of 1 request; the same", "--lanes is not written, --record is not whole"]
+    {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(!folder.path("lanes.json").exists() && folder.path("out.jsonl.state").exists());
 }
 
 /// Requests of the benchmark below.
