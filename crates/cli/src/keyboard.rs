@@ -1,5 +1,7 @@
 //! What a person types at a prompt: with the keys that edit a line, and the lines of before.
 
+use std::io::ErrorKind;
+
 use anyhow::{Context, Result};
 use rustyline::Editor;
 use rustyline::config::{Behavior, Config};
@@ -7,6 +9,8 @@ use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use signal_hook::consts::SIGINT;
 use signal_hook::low_level::emulate_default_handler;
+
+use crate::console::note;
 
 /// A terminal that is read line by line. It remembers lines as long as it lives.
 pub(crate) struct Keyboard(Editor<(), MemHistory>);
@@ -42,6 +46,10 @@ impl Keyboard {
                 }
                 // The terminal has another size now.
                 Err(ReadlineError::Signal(_)) => {}
+                // A key of another encoding, or a part of a character: the line is lost, and nothing else.
+                Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                    note!("That is not UTF-8 text: type the line again.");
+                }
                 Err(error) => return Err(error).context("cannot read the terminal"),
             }
         }

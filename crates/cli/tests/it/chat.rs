@@ -122,6 +122,19 @@ fn ctrl_c_and_ctrl_d_at_the_first_prompt_end_the_chat() {
 }
 
 #[test]
+fn bytes_that_are_no_text_do_not_end_the_chat() {
+    let mut terminal = Terminal::chat(&golden("llama"), &["--max-tokens", "1"]);
+    terminal.press(b"one\xff");
+    terminal.see(b"is not UTF-8 text");
+    terminal.see(PROMPT);
+    terminal.press(b"/halp\r");
+    terminal.see(b"There is no /halp.");
+    terminal.see(PROMPT);
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
 fn commands_are_told_and_a_long_paste_of_many_lines_is_one_message() {
     let mut terminal = Terminal::chat(&golden("llama"), &[]);
     terminal.press(b"/halp\r");
