@@ -391,6 +391,23 @@ fn a_job_that_is_asked_to_end_can_be_gone_on_with() {
     assert_eq!(job.folder.read("out.jsonl"), whole);
 }
 
+/// The engine stands still until the output is gone.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_job_whose_output_is_removed_is_no_success() {
+    let body = json!({"prompt": "x", "max_tokens": 400, "ignore_eos": true});
+    let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
+    let job = Job::new(line.to_string());
+    let record = crate::signals::Unread::new(&job.folder);
+    let mut command = job.command("out.jsonl", &["--record", &record.name]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+    record.fill(&mut child);
+    fs::remove_file(job.folder.path("out.jsonl")).expect("removed");
+    drop(record);
+    let ended = common::Ran::of(child.wait_with_output().expect("it ends"));
+    ended.refused(1, &["out.jsonl: it was removed or renamed meanwhile"]);
+}
+
 #[test]
 fn a_job_that_goes_on_keeps_its_time() {
     let job = Job::new(

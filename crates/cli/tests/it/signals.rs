@@ -38,14 +38,14 @@ fn held(pipe: &str, child: &mut Child) -> File {
 }
 
 /// For `--record`: a pipe that nobody reads. An engine whose pipe is full stands still for ever, as in a step without end.
-struct Unread {
-    name: String,
+pub(crate) struct Unread {
+    pub(crate) name: String,
     end: File,
     room: u64,
 }
 
 impl Unread {
-    fn new(folder: &Folder) -> Unread {
+    pub(crate) fn new(folder: &Folder) -> Unread {
         let name = pipe(folder);
         let open = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&name);
         let end = open.expect("a pipe");
@@ -54,7 +54,8 @@ impl Unread {
         Unread { name, end, room }
     }
 
-    fn fill(&self, child: &mut Child) {
+    /// Waits until it is full.
+    pub(crate) fn fill(&self, child: &mut Child) {
         while ioctl_fionread(&self.end).expect("known") < self.room {
             assert_eq!(child.try_wait().expect("known"), None, "it ended");
             thread::yield_now();

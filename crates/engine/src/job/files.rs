@@ -402,6 +402,24 @@ mod tests {
         }
     }
 
+    /// The first line may be the last, and is on the disk by then.
+    #[test]
+    fn answers_whose_file_went_away_are_no_success() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [answers, errors] = ["out", "errors"].map(|name| folder.path().join(name));
+        let input = Input::new(b"{}\n".to_vec());
+        let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
+        for gone in [&answers, &errors] {
+            let paths = Paths { answers: answers.clone(), errors: Some(errors.clone()) };
+            let files = Files::open(paths).expect("writable");
+            let mut writer = files.begin(&outlook, Duration::ZERO).expect("ready");
+            writer.write(0, Verdict::Good, b"an answer\n").expect("written");
+            fs::remove_file(gone).expect("removed");
+            let error = writer.finish(true).expect_err("gone");
+            assert!(!error.is_misuse() && error.to_string().contains(&*gone.to_string_lossy()), "{error}");
+        }
+    }
+
     #[test]
     fn somebodys_file_of_a_name_that_parts_have_stays_where_nothing_was_answered() {
         let folder = tempfile::tempdir().expect("a folder");

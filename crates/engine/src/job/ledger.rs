@@ -85,14 +85,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Waits for the disk.
+    /// Waits for the disk, and finds the file where it belongs: what is in one without its name nobody will see.
     pub(super) fn sync(&mut self) -> Result<(), JobError> {
         if self.unsynced() > 0 {
             self.file.sync_data().map_err(|source| self.give_up(source))?;
             self.synced = self.written;
         }
         self.synced_at = Instant::now();
-        Ok(())
+        if is_at(&self.file, &self.path) {
+            return Ok(());
+        }
+        let why = "it was removed or renamed meanwhile, and the lines in it are not there any more";
+        Err(JobError::file("write", &self.path)(io::Error::other(why)))
     }
 
     /// Waits for the disk if lines have waited long enough.
@@ -206,6 +210,30 @@ pub(super) mod tests {
         let (written, synced) = (extent(written), extent(synced));
         let (synced_at, sync_every) = (Instant::now(), Duration::MAX);
         Ledger { path: "out".into(), file, written, synced, synced_at, sync_every, stays: Stays::Lines }
+    }
+
+    #[test]
+    fn a_file_that_lost_its_name_is_not_taken_for_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, other] = ["out", "other"].map(|name| folder.path().join(name));
+        let begun = || {
+            let mut ledger = Ledger::anew(&path, Duration::MAX).expect("opens");
+            ledger.append(b"one\n").expect("fits");
+            ledger
+        };
+        begun().sync().expect("there");
+        for rename in [false, true] {
+            let mut ledger = begun();
+            std::fs::rename(&path, &other).expect("renamed");
+            // Another of its name is not the same.
+            if rename {
+                std::fs::write(&path, "").expect("written");
+            }
+            for _ in 0..2 {
+                let error = ledger.sync().expect_err("gone").to_string();
+                assert!(error.contains("out: it was removed or renamed"), "{error}");
+            }
+        }
     }
 
     #[test]
