@@ -143,7 +143,7 @@ fn exclude(leaf: &Command, one: &Arg, other: &Arg) -> bool {
 }
 
 /// The command that is meant: its path, itself, and where its own words begin.
-fn leaf<'a>(command: &'a Command, typed: &[OsString]) -> (Vec<String>, &'a Command, usize) {
+pub(crate) fn leaf<'a>(command: &'a Command, typed: &[OsString]) -> (Vec<String>, &'a Command, usize) {
     let (mut path, mut leaf, mut at, mut rest) = (Vec::new(), command, 1, 1);
     while let Some(word) = typed.get(at) {
         if word == "--config" {

@@ -46,7 +46,7 @@ use clap::{CommandFactory, Parser};
 
 use args::{BenchCommand, Cli, Command, EvalCommand, SimulateCommand};
 use console::Misuse;
-use layers::layered;
+use layers::{layered, leaf};
 
 fn main() -> ExitCode {
     quiet_where_guarded();
@@ -95,10 +95,16 @@ fn settled() -> Result<Cli> {
         let of = named.into_iter().flatten().next().map(ToString::to_string).unwrap_or_default();
         // What the person did not type needs to be found.
         let meant = || {
+            let root = Cli::command();
+            let (path, command, _) = leaf(&root, &layered.argv);
             // One command alone has commands and words of its own.
             let is_word = error.kind() == ErrorKind::ArgumentConflict
                 && error.get(ContextKind::InvalidSubcommand).is_some();
-            let why = if is_word { Some(args::BATCH_WORDS) } else { args::instead_of(&of) };
+            let why = if is_word {
+                Some(args::BATCH_WORDS)
+            } else {
+                args::instead_of((&path.join(" "), command), &of)
+            };
             why.map(|why| format!("{of}: {why}"))
         };
         let Some(more) = layered.source(&of).or_else(meant) else { error.exit() };

@@ -275,11 +275,18 @@ fn words_of_other_programs_are_known() {
         (&["serve", "smollm2", "-c", "4096"], "--max-model-len"),
         (&["chat", "smollm2"], "ballast run MODEL"),
         (&["batch", "smollm2", "in.jsonl", "out.jsonl"], "-i IN.jsonl -o OUT.jsonl"),
+        (&["batch", "smollm2", "--file", "in.jsonl"], "--input-file (-i)"),
+        (&["bench", "throughput", "smollm2", "-n", "20"], "--output-len"),
+        (&["bench", "serve", "--parallel", "4"], "--max-concurrency"),
     ] {
         let ran = ballast(words);
         assert!(!ran.err.contains("tip:"), "{}", ran.err);
         ran.refused(2, &["error:", says]);
     }
+    // Flags that other commands have are no help.
+    let ran = ballast(&["bench", "serve", "-t", "3"]);
+    assert!(!ran.err.contains("--threads"), "{}", ran.err);
+    ran.refused(2, &["error:"]);
 }
 
 #[test]
