@@ -54,6 +54,8 @@ fn default_name(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Resul
         Some(Pace::Ramp { how, start, end }) => format!("ramp-up-{}-{start}qps-{end}", typed(how)),
     };
     let most = args.traffic.max_concurrency.map_or(String::new(), |most| format!("-concurrency{most}"));
+    // As the result has it.
+    let model = args.server.model.as_deref().unwrap_or(model);
     let model = model.rsplit('/').next().unwrap_or(model);
     Ok(format!("{label}-{rate}qps{most}-{model}-{}.json", date()?).into())
 }
