@@ -9,6 +9,7 @@ use engine::job::{Existing, OutputOrder, Retry, Shard};
 use crate::lanes::LanesArgs;
 
 use super::amounts::whole_seconds;
+use super::serve::model_name;
 use super::{EngineArgs, ModelArg, at_least_one};
 
 /// What is said of a word that is not the model.
@@ -82,7 +83,7 @@ pub(crate) struct BatchFlags {
     #[arg(long, value_name = "i/N", default_value_t = Shard::WHOLE)]
     pub(crate) shard: Shard,
     /// What requests may call the model; several names are possible [default: MODEL and its last part].
-    #[arg(long, num_args = 1.., value_name = "NAME")]
+    #[arg(long, num_args = 1.., value_name = "NAME", value_parser = model_name)]
     pub(crate) served_model_name: Vec<String>,
     /// Requests handed to the engine at once.
     #[arg(long, default_value_t = 1024, value_parser = at_least_one)]

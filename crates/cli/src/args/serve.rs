@@ -21,7 +21,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 8000, help_heading = "Server")]
     pub(crate) port: u16,
     /// What requests call the model; several names are possible [default: MODEL, its whole name, and the last part of that].
-    #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
+    #[arg(long, num_args = 1.., value_name = "NAME", value_parser = model_name, help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
     /// A key of which clients must show one (all routes but /health, /ready and the page); may be given several times.
     #[arg(long, value_name = "KEY", help_heading = "Server")]
@@ -81,6 +81,11 @@ pub(crate) struct ServeArgs {
     pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// What a model may be called.
+pub(super) fn model_name(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("a model's name must not be empty".into()) } else { Ok(text.into()) }
 }
 
 /// How much clients may leave in the spool directory, and for how long.

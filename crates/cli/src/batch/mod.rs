@@ -7,7 +7,7 @@ mod merge;
 mod progress;
 mod reasons;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -226,18 +226,14 @@ fn check(input: &Input, args: &BatchJob) -> Result<()> {
     )))
 }
 
-/// What requests may call the model: what a flag says, or else what it was called here, its name and the last part of that.
+/// What requests may call the model, each name once: what a flag says, or else what it was called here, its name and the last part of
+/// that.
 pub(crate) fn served_names(said: &[String], called: &str, name: &str) -> Vec<String> {
-    if !said.is_empty() {
-        return said.to_vec();
-    }
     let last = Path::new(name).file_name().map(|last| last.to_string_lossy().into_owned());
-    let mut names = vec![called.to_string()];
-    for other in [Some(name.to_string()), last].into_iter().flatten() {
-        if !names.contains(&other) {
-            names.push(other);
-        }
-    }
+    let own = [called.to_string(), name.to_string()].into_iter().chain(last);
+    let mut names: Vec<String> = if said.is_empty() { own.collect() } else { said.to_vec() };
+    let mut known = BTreeSet::new();
+    names.retain(|name| known.insert(name.clone()));
     names
 }
 

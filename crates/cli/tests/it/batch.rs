@@ -235,6 +235,8 @@ fn names_that_are_asked_for() {
     let names = ["--served-model-name", "tiny", "--served-model-name", "gpt-4"];
     ballast(&[&["batch", &golden("llama"), "-i", &from, "-o", &to], &names[..]].concat()).fine();
     assert!(folder.read("out.jsonl").contains("\"object\":\"text_completion\""));
+    let nameless = ["batch", &golden("llama"), "-i", &from, "-o", &to, "--served-model-name", ""];
+    ballast(&nameless).refused(2, &["a model's name must not be empty"]);
 }
 
 #[test]

@@ -123,6 +123,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--log-level", "loud"], 2, "debug"),
         (&["--shutdown-timeout", "soon"], 2, "--shutdown-timeout"),
         (&["--api-key", " "], 2, "must not be empty"),
+        (&["--served-model-name", "a", ""], 2, "a model's name must not be empty"),
         (&["--api-key", "schlüssel"], 2, "no client can send"),
         (&["--api-key-file", &empty], 2, "has no keys"),
         (&["--api-key-file", "/no/such/file"], 2, "cannot read /no/such/file"),
@@ -171,6 +172,7 @@ fn flags_do_what_they_say() {
         "--served-model-name",
         "a",
         "b",
+        "a",
         "--max-model-len",
         "64",
         "--max-num-seqs",
@@ -193,7 +195,7 @@ fn flags_do_what_they_say() {
     assert!(get("/v1/models", "four").starts_with("HTTP/1.1 401"));
     let models = get("/v1/models", "one");
     assert!(
-        models.contains("\"id\":\"a\"")
+        models.matches("\"id\":\"a\"").count() == 1
             && models.contains("\"id\":\"b\"")
             && models.contains("\"max_model_len\":64"),
         "{models}"
