@@ -342,7 +342,9 @@ impl Place {
             let paths = Paths { answers: path.clone(), errors: args.flags.error_file.clone() };
             apart(&[&args.input], Some(&paths), &beside(args))?;
             let name = paths.error_name();
-            return Ok(Place::Files(Files::open(paths)?, name));
+            let mut files = Files::open(paths)?;
+            files.refuse_unknown(args.flags.existing())?;
+            return Ok(Place::Files(files, name));
         }
         if args.flags.error_file.is_some() {
             bail!(Misuse("--error-file needs an output that is a file".into()));

@@ -248,7 +248,7 @@ fn outputs_are_not_lost() {
     let batch = |model: &str, to: &str, more: &[&str]| {
         ballast(&[&["batch", model, "-i", &from, "-o", to], more].concat())
     };
-    batch(&model, &to, &[]).refused(2, &["out.jsonl exists", "--overwrite"]);
+    batch("./nowhere", &to, &[]).refused(2, &["out.jsonl exists", "--overwrite"]);
     batch(&model, &from, &["--overwrite"]).refused(2, &["choose other names"]);
     let new = folder.name("new.jsonl");
     for errors in [&new, &format!("{new}.state"), &format!("{new}.part"), &folder.name("./new.jsonl"), &from]

@@ -135,6 +135,17 @@ impl Files {
         Ok(files)
     }
 
+    /// Refuses an output that holds something and says not whose it is: what can be told before the job is known.
+    ///
+    /// # Errors
+    /// [`JobError::Exists`], [`JobError::File`].
+    pub fn refuse_unknown(&mut self, existing: Existing) -> Result<(), JobError> {
+        match (existing, self.held()) {
+            (Existing::Continue, Some(path)) if self.state()?.is_none() => Err(JobError::Exists(path)),
+            _ => Ok(()),
+        }
+    }
+
     /// Compares what is there with the job that `record` describes.
     ///
     /// # Errors
@@ -151,9 +162,7 @@ impl Files {
         if existing == Existing::Continue && same {
             record.created = earlier.as_ref().map_or(record.created, |earlier| earlier.created);
         }
-        let has_content = |path: &&Path| fs::metadata(path).is_ok_and(|m| m.len() > 0);
-        let held = self.paths.each().find(has_content).map(Path::to_owned);
-        let (Existing::Continue, Some(path)) = (existing, held) else {
+        let (Existing::Continue, Some(path)) = (existing, self.held()) else {
             return Ok(Outlook::fresh(record, input));
         };
         let earlier = earlier.ok_or(JobError::Exists(path.clone()))?;
@@ -165,6 +174,12 @@ impl Files {
         let errors = self.paths.errors.as_ref().map(|path| kept::read(path, input)).transpose()?;
         let mine = Outlook::fresh(record.clone(), input).todo;
         Ok(Outlook::new(record, mine, [answers, errors.unwrap_or_default()], retry))
+    }
+
+    /// The first of the outputs that holds something.
+    fn held(&self) -> Option<PathBuf> {
+        let has_content = |path: &&Path| fs::metadata(path).is_ok_and(|m| m.len() > 0);
+        self.paths.each().find(has_content).map(Path::to_owned)
     }
 
     /// The files that go where no line is ever begun.
