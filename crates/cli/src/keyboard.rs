@@ -1,8 +1,9 @@
 //! What a person types at a prompt: with the keys that edit a line, and the lines of before.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, stdin};
 
 use anyhow::{Context, Result};
+use rustix::termios::{QueueSelector, tcflush};
 use rustyline::Editor;
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
@@ -46,8 +47,9 @@ impl Keyboard {
                 }
                 // The terminal has another size now.
                 Err(ReadlineError::Signal(_)) => {}
-                // A key of another encoding, or a part of a character: the line is lost, and nothing else.
+                // A key of another encoding, or a part of a character. What was pasted behind it is no line either.
                 Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                    let _ = tcflush(stdin(), QueueSelector::IFlush);
                     note!("That is not UTF-8 text: type the line again.");
                 }
                 Err(error) => return Err(error).context("cannot read the terminal"),

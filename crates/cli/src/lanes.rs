@@ -1,11 +1,11 @@
 //! `--lanes FILE`: what ran on which lane in a real run, as a picture or as data.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use engine::{Engine, EngineConfig, Ran, Ranges};
 use sim::draw::{Format, label};
@@ -71,23 +71,22 @@ impl LanesFile {
         self.write(ranges)
     }
 
-    /// The same of a command that was interrupted, which waits for no long step: what is lost by that is told. `record`: the engine's.
+    /// The same of a command that was interrupted, which waits for no long step. `record`: the engine's, which is told if it is not whole.
     pub(crate) fn end_soon(self, engine: Engine, record: Option<&Path>) -> Result<()> {
-        let lost = [
-            self.0.is_some().then_some("--lanes is not written"),
-            record.is_some().then_some("--record is not whole"),
-        ];
+        let ranges = engine.ranges();
         let (tell, ended) = channel();
         // Nobody may hear it any more.
-        let end = move || _ = tell.send(self.end(engine));
+        let end = move || _ = tell.send(engine.finish());
         thread::Builder::new().name("end".into()).spawn(end).context("the system refuses threads")?;
-        ended.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            let lost: Vec<&str> = lost.into_iter().flatten().collect();
-            if !lost.is_empty() {
-                note!("the step under way is not waited for: {}", lost.join(", "));
+        match ended.recv_timeout(PATIENCE) {
+            Ok(finished) => finished?,
+            Err(RecvTimeoutError::Disconnected) => bail!("ending the engine panicked"),
+            Err(RecvTimeoutError::Timeout) if record.is_some() => {
+                note!("the step under way is not waited for: --record is not whole");
             }
-            Ok(())
-        })
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        self.write(ranges)
     }
 
     /// Writes what ran.

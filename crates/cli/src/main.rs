@@ -32,6 +32,7 @@ mod scenario;
 mod serve;
 mod simulate_block;
 mod slow;
+mod stop;
 mod stores;
 mod timed;
 mod wanted;

@@ -69,7 +69,7 @@ fn served(args: ServeArgs, log: &Log) -> Result<ExitCode> {
         }
         // It was asked to end, and did: what was cut short has been told so.
         Ended::CutShort => {
-            log.say(LogLevel::Warn, "cut_short", "ballast: ended before all requests were finished");
+            log.say(LogLevel::Warn, "cut_short", "ballast: ended without waiting for what was under way");
             log.flush();
             Ok(ExitCode::SUCCESS)
         }

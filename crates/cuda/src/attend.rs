@@ -224,11 +224,13 @@ impl<D: Driver> GpuDevice<D> {
         let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        for Kernel { module, name, y, threads, work, blocks_stay, at_most } in kernels {
+        for Kernel { module, name, y, threads, work, blocks_stay, at_most, fills } in kernels {
             let pieces = work.len() as u32;
             let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), pieces, ..args };
             let grid = if blocks_stay {
-                [(work.len() * y).min(self.driver.together(module, name, threads)).min(at_most), 1]
+                let together = self.driver.together(module, name, threads);
+                let free = if fills { together / PROCESSORS_FOR_ONE_FREE } else { 0 };
+                [(work.len() * y).min(together - free).min(at_most), 1]
             } else {
                 [work.len(), y]
             };
@@ -249,6 +251,8 @@ struct Kernel<'a> {
     /// As many blocks as run side by side, and no more than `at_most`, take all of it in turn; else each piece has blocks of its own.
     blocks_stay: bool,
     at_most: usize,
+    /// A block leaves its multiprocessor no registers for other kernels, which copy for other lanes meanwhile.
+    fills: bool,
 }
 
 /// Where an attention's kernels are.
@@ -292,13 +296,17 @@ impl Plan {
         let name = if floats { "attend_floats" } else { "attend_many" };
         let work = if many.blocks_stay { self.longest_first().into() } else { Cow::from(&self.many) };
         let Many { module: of_many, threads, blocks_stay, at_most } = many;
+        // Those that stay are by turns, of three warps in each quarter, and 168 registers in all for a thread.
+        let fills = blocks_stay;
         let mut kernels =
-            vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay, at_most }];
+            vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay, at_most, fills }];
         let (threads, at_most) = (128, usize::MAX);
         for Round { few, merges, is_split } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
-            let kernel =
-                |name, work, blocks_stay| Kernel { module, name, y, threads, work, blocks_stay, at_most };
+            let kernel = |name, work, blocks_stay| {
+                let fills = false;
+                Kernel { module, name, y, threads, work, blocks_stay, at_most, fills }
+            };
             kernels.push(kernel("attend_few", few, true));
             // All spans or none, so that the kernels of a pass stay the same ones while sequences grow.
             kernels.extend(is_split.then(|| kernel("merge_splits", Cow::from(merges), false)));
@@ -317,6 +325,9 @@ pub(crate) fn heads_of(layout: KvLayout, args: &AttendArgs) -> Heads {
 fn window(window: Option<usize>) -> u32 {
     window.and_then(|window| i32::try_from(window).ok()).map_or(0, i32::cast_unsigned)
 }
+
+/// Of so many multiprocessors one is kept free where blocks fill those that they are on.
+const PROCESSORS_FOR_ONE_FREE: usize = 64;
 
 /// What is no work: a block that is given it leaves.
 const NO_WORK: [u32; 2] = [u32::MAX; 2];

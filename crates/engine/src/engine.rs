@@ -127,7 +127,7 @@ impl Run {
     }
 }
 
-/// A whole line at once: whatever ends the process leaves whole lines.
+/// A whole line at once: a process that ends by itself leaves whole lines.
 fn write_entry(file: &mut impl Write, entry: &Entry) -> io::Result<()> {
     let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');

@@ -332,8 +332,8 @@ fn connection(app: &Arc<App>, stream: TcpStream, place: impl Send + 'static, ser
     });
 }
 
-/// Ends the engine, and says what went wrong by then. Its step may take long, and is waited for as long as the end may take (`left`)
-/// and no longer: nothing then, and the process may go. What is written is whole at any time: answers of batches and records by lines,
+/// Ends the engine, and says what went wrong by then. Its step may take long, and is waited for no longer than the end may take (`left`):
+/// nothing then, and the process may go. What is written is whole at any time: answers of batches and records by lines,
 /// all else by whole files.
 fn close(
     app: Arc<App>,

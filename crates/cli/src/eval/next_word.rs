@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::passages::{Passage, passages};
 use super::perplexity::{give_or_take, mean, standard_error};
-use super::scored::{Scorer, Subject};
+use super::scored::{Ended, Scorer, Subject};
 use crate::args::NextWordArgs;
 use crate::console::show;
 use crate::output_file::JsonReport;
@@ -53,13 +53,16 @@ pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
     let tasks: Vec<Task> = found.iter().map(|p| task(&scorer, p)).collect::<Result<_>>()?;
     let tokens: Vec<Vec<u32>> = tasks.iter().map(|t| t.tokens.clone()).collect();
     let scores = scorer.score(&tokens)?;
+    let Ended { subject, seconds, peak_rss_bytes, exit } = scorer.finish(scores.len() < tasks.len())?;
+    if scores.is_empty() {
+        return Ok(exit);
+    }
     let words = || tasks.iter().zip(&scores).map(|(task, s)| &s[s.len() - task.word..]);
     let right: Vec<f64> = words().map(|w| f64::from(u8::from(w.iter().all(|t| t.rank == 1)))).collect();
     let losses: Vec<f64> = words().map(|w| w.iter().map(|t| -f64::from(t.logprob)).sum()).collect();
-    let (subject, seconds, peak_rss_bytes) = scorer.finish()?;
     let report = Report {
         subject,
-        passages: tasks.len(),
+        passages: scores.len(),
         accuracy: mean(right.iter().copied()),
         accuracy_error: standard_error(&right),
         word_perplexity: mean(losses.iter().copied()).exp(),
@@ -74,7 +77,7 @@ pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
         counted(report.passages, "passage"),
         report.word_perplexity
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit)
 }
 
 /// The word's tokens are those after the beginning that the passage shares with its context alone.

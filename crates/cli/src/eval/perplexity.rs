@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::scored::{Scorer, Subject};
+use super::scored::{Ended, Scorer, Subject};
 use crate::args::PerplexityArgs;
 use crate::console::show;
 use crate::output_file::JsonReport;
@@ -62,11 +62,14 @@ pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
     }
     let tokens: Vec<Vec<u32>> = windows.iter().map(|w| w.tokens.clone()).collect();
     let scores = scorer.score(&tokens)?;
+    let Ended { subject, seconds, peak_rss_bytes, exit } = scorer.finish(scores.len() < windows.len())?;
+    if scores.is_empty() {
+        return Ok(exit);
+    }
     let counted = || windows.iter().zip(&scores).map(|(w, s)| &s[s.len() - w.scored..]);
     let means: Vec<f64> = counted().map(|s| mean(s.iter().map(|t| -f64::from(t.logprob)))).collect();
     let all: Vec<_> = counted().flatten().collect();
     let loss = mean(all.iter().map(|t| -f64::from(t.logprob)));
-    let (subject, seconds, peak_rss_bytes) = scorer.finish()?;
     let report = Report {
         subject,
         context,
@@ -86,7 +89,7 @@ pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
         engine::counted(report.tokens, "token"),
         100.0 * report.top1
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit)
 }
 
 /// Cuts a text so that every token but the first is scored once.

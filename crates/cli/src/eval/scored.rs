@@ -1,25 +1,32 @@
 //! A loaded model that says how probable the tokens of a text are.
 
 use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use engine::{Engine, Event, Request, Ticket, kv_token_bytes, memory};
+use engine::{Engine, Event, Request, Ticket, counted, kv_token_bytes, memory};
 use model::decoder::{Along, Rounding, WeightsAs};
 use model::sampling::{SamplingParams, TokenLogprobs};
 use model::tokenizer::{Special, Tokenizer};
 use serde::Serialize;
 
 use crate::args::{EvalArgs, RoundAlong, typed};
+use crate::console::{EXIT_CTRL_C, note};
 use crate::display::{Progress, Unit, Voice};
 use crate::lanes::LanesFile;
 use crate::loaded;
 use crate::output_file::apart;
 use crate::resolve::{Needs, engine_config};
+use crate::stop::Stop;
 use crate::wanted::{Loaded, Wanted};
 
 /// Texts that are scored at once.
 const AT_ONCE: usize = 8;
+/// How often a wait for a score looks whether somebody wants the end.
+const TICK: Duration = Duration::from_millis(100);
 
 /// A model and its tokenizer.
 pub(super) struct Scorer {
@@ -29,7 +36,17 @@ pub(super) struct Scorer {
     /// The longest text that there is room for, and the token after it, in tokens.
     pub(super) longest: usize,
     subject: Subject,
+    record: Option<PathBuf>,
+    stop: Stop,
     began: Instant,
+}
+
+/// What is known when all is scored, or what was by the time that somebody stopped it.
+pub(super) struct Ended {
+    pub(super) subject: Subject,
+    pub(super) seconds: f64,
+    pub(super) peak_rss_bytes: u64,
+    pub(super) exit: ExitCode,
 }
 
 /// What was evaluated, for the report.
@@ -50,6 +67,9 @@ pub(super) struct Subject {
     sparse_attention: Option<f32>,
     weight_bytes: u64,
     kv_bytes_per_token: u64,
+    /// Somebody stopped it before all was scored.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    interrupted: bool,
 }
 
 impl Scorer {
@@ -118,8 +138,10 @@ impl Scorer {
             isa,
             weight_bytes,
             kv_bytes_per_token,
+            interrupted: false,
         };
-        Ok(Scorer { engine, lanes, tokenizer, longest, subject, began: Instant::now() })
+        let (record, stop) = (args.engine.record.clone(), Stop::heard()?);
+        Ok(Scorer { engine, lanes, tokenizer, longest, subject, record, stop, began: Instant::now() })
     }
 
     /// Tokens of a text, with what the model wants before one.
@@ -127,18 +149,27 @@ impl Scorer {
         Ok(self.tokenizer.encode(text, Special::With)?)
     }
 
-    /// How probable each token of each text is after those before it: for `[t0, t1, .. tn]` those of `t1..=tn`.
+    /// How probable each token of each text is after those before it: for `[t0, t1, .. tn]` those of `t1..=tn`. Of the first texts
+    /// alone where somebody stops it.
     pub(super) fn score(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<TokenLogprobs>>> {
         let progress = Progress::new("scoring", texts.len() as u64, Unit::Items, Voice::Normal);
         let mut scores = Vec::with_capacity(texts.len());
-        for some in texts.chunks(AT_ONCE) {
+        'all: for some in texts.chunks(AT_ONCE) {
             let tickets: Vec<Ticket> = some.iter().map(|t| self.submit(t)).collect::<Result<_>>()?;
             for (ticket, text) in tickets.iter().zip(some) {
-                scores.push(collect(ticket, text.len())?);
+                let Some(score) = self.collect(ticket, text.len())? else { break 'all };
+                scores.push(score);
             }
             progress.set(scores.len() as u64);
         }
         progress.end();
+        if scores.len() < texts.len() {
+            note!(
+                "interrupted: {} of {} had been scored by then",
+                scores.len(),
+                counted(texts.len(), "text")
+            );
+        }
         Ok(scores)
     }
 
@@ -152,26 +183,35 @@ impl Scorer {
         Ok(self.engine.submit(Request { prompt: tokens.to_vec(), params, seed: 0, salt: 0 })?)
     }
 
-    /// Ends the engine and writes its lanes; what was evaluated, the seconds it took, and the peak of memory.
-    pub(super) fn finish(self) -> Result<(Subject, f64, u64)> {
-        let seconds = self.began.elapsed().as_secs_f64();
-        self.lanes.end(self.engine)?;
-        Ok((self.subject, seconds, memory::peak_resident_bytes()))
-    }
-}
-
-fn collect(ticket: &Ticket, tokens: usize) -> Result<Vec<TokenLogprobs>> {
-    let mut scores = Vec::with_capacity(tokens);
-    for event in &ticket.events {
-        match event {
-            Event::Prompt(_, logprobs) => scores.push(logprobs),
-            Event::Began(_) | Event::Token(_) => {}
-            Event::Finished(_) => break,
-            Event::Failed(why) => bail!(why),
+    /// Scores of a text, or nothing where somebody wants the end before that.
+    fn collect(&self, ticket: &Ticket, tokens: usize) -> Result<Option<Vec<TokenLogprobs>>> {
+        let mut scores = Vec::with_capacity(tokens);
+        loop {
+            match ticket.events.recv_timeout(TICK) {
+                _ if self.stop.is_wanted() => return Ok(None),
+                Ok(Event::Prompt(_, logprobs)) => scores.push(logprobs),
+                Ok(Event::Began(_) | Event::Token(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Finished(_)) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::Failed(why)) => bail!(why),
+            }
         }
+        if scores.len() + 1 != tokens {
+            bail!("the engine scored {} of {} tokens: it ended early", scores.len(), tokens - 1);
+        }
+        Ok(Some(scores))
     }
-    if scores.len() + 1 != tokens {
-        bail!("the engine scored {} of {} tokens: it ended early", scores.len(), tokens - 1);
+
+    /// Ends the engine and writes its lanes; `interrupted`: not all was scored.
+    pub(super) fn finish(self, interrupted: bool) -> Result<Ended> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let exit = if interrupted {
+            self.lanes.end_soon(self.engine, self.record.as_deref())?;
+            ExitCode::from(EXIT_CTRL_C)
+        } else {
+            self.lanes.end(self.engine)?;
+            ExitCode::SUCCESS
+        };
+        let subject = Subject { interrupted, ..self.subject };
+        Ok(Ended { subject, seconds, peak_rss_bytes: memory::peak_resident_bytes(), exit })
     }
-    Ok(scores)
 }

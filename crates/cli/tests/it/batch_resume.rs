@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::common::pipes::Unread;
 use crate::common::{self, Folder, ballast, command, golden, limited};
 use serde_json::json;
 
@@ -395,10 +396,10 @@ fn a_job_that_is_asked_to_end_can_be_gone_on_with() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_job_whose_output_is_removed_is_no_success() {
-    let body = json!({"prompt": "x", "max_tokens": 400, "ignore_eos": true});
+    let body = json!({"prompt": "x", "max_tokens": 100, "n": 100, "ignore_eos": true});
     let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
     let job = Job::new(line.to_string());
-    let record = crate::signals::Unread::new(&job.folder);
+    let record = Unread::new(&job.folder);
     let mut command = job.command("out.jsonl", &["--record", &record.name]);
     let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
     record.fill(&mut child);

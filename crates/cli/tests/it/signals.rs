@@ -9,21 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use rustix::io::ioctl_fionread;
-use rustix::pipe::fcntl_setpipe_size;
-
 use crate::bench_serve::well;
+use crate::common::pipes::{O_NONBLOCK, Unread, pipe};
 use crate::common::serving::{Asked, Scripted};
 use crate::common::{self, Folder, command, golden, longwinded};
-
-/// Linux's.
-const O_NONBLOCK: i32 = 0o4000;
-
-fn pipe(folder: &Folder) -> String {
-    let name = folder.name("pipe");
-    assert!(Command::new("mkfifo").arg(&name).status().expect("mkfifo").success());
-    name
-}
 
 /// Waits until the process reads the pipe; what it reads ends when this is dropped.
 fn held(pipe: &str, child: &mut Child) -> File {
@@ -34,32 +23,6 @@ fn held(pipe: &str, child: &mut Child) -> File {
             return open;
         }
         thread::yield_now();
-    }
-}
-
-/// For `--record`: a pipe that nobody reads. An engine whose pipe is full stands still for ever, as in a step without end.
-pub(crate) struct Unread {
-    pub(crate) name: String,
-    end: File,
-    room: u64,
-}
-
-impl Unread {
-    pub(crate) fn new(folder: &Folder) -> Unread {
-        let name = pipe(folder);
-        let open = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&name);
-        let end = open.expect("a pipe");
-        // A page: the engine writes more at once, which fills it to its last byte.
-        let room = fcntl_setpipe_size(&end, 4096).expect("a smaller one") as u64;
-        Unread { name, end, room }
-    }
-
-    /// Waits until it is full.
-    pub(crate) fn fill(&self, child: &mut Child) {
-        while ioctl_fionread(&self.end).expect("known") < self.room {
-            assert_eq!(child.try_wait().expect("known"), None, "it ended");
-            thread::yield_now();
-        }
     }
 }
 
@@ -99,7 +62,7 @@ fn an_answer_that_is_interrupted_does_not_wait_for_its_step() {
     let folder = Folder::new();
     let record = Unread::new(&folder);
     let model = golden("llama");
-    let flags = ["--ignore-eos", "--max-tokens", "400", "--record", &record.name];
+    let flags = ["--ignore-eos", "--max-tokens", "100", "--n", "100", "--record", &record.name];
     let args = [&["run", &model, "hello", "--temperature", "0"], &flags[..]].concat();
     let mut child =
         command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -110,14 +73,14 @@ fn an_answer_that_is_interrupted_does_not_wait_for_its_step() {
     let ended = child.wait_with_output().expect("it ends");
     let told = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(130), "{told}");
-    assert!(told.contains("--record is not whole") && !told.contains("--lanes"), "{told}");
+    assert!(told.contains("--record is not whole"), "{told}");
 }
 
 #[test]
 fn a_batch_that_is_interrupted_does_not_wait_for_its_step() {
     let folder = Folder::new();
     let record = Unread::new(&folder);
-    let body = r#"{"prompt": "x", "max_tokens": 400, "ignore_eos": true}"#;
+    let body = r#"{"prompt": "x", "max_tokens": 100, "n": 100, "ignore_eos": true}"#;
     let line = format!(r#"{{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {body}}}"#);
     let (from, to, lanes) =
         (folder.write("in.jsonl", line), folder.name("out.jsonl"), folder.name("lanes.json"));
@@ -129,12 +92,32 @@ fn a_batch_that_is_interrupted_does_not_wait_for_its_step() {
     let ended = child.wait_with_output().expect("it ends");
     let told = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(75), "{told}");
-    for words in
-        ["interrupted after 0 of 1 request; the same", "--lanes is not written, --record is not whole"]
-    {
+    for words in ["interrupted after 0 of 1 request; the same", "--record is not whole"] {
         assert!(told.contains(words), "{told}");
     }
-    assert!(!folder.path("lanes.json").exists() && folder.path("out.jsonl.state").exists());
+    assert!(folder.path("lanes.json").exists() && folder.path("out.jsonl.state").exists());
+}
+
+/// The engine stands still long before all is scored.
+#[test]
+fn an_evaluation_that_is_interrupted_tells_what_was_scored() {
+    let folder = Folder::new();
+    let record = Unread::new(&folder);
+    let (text, json) = (folder.write("text", "It is a truth. ".repeat(500)), folder.name("report.json"));
+    let model = golden("llama");
+    let args =
+        ["eval", "perplexity", &model, "--text", &text, "--context", "8", "--stride", "8", "--json", &json];
+    let mut child = command(&[&args[..], &["--record", &record.name]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    record.fill(&mut child);
+    kill("-INT", &child);
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains("interrupted: ") && told.contains(" had been scored by then"), "{told}");
 }
 
 /// Requests of the benchmark below.

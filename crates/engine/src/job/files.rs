@@ -116,7 +116,9 @@ impl Files {
             let state = state.map_err(JobError::file("write", &state_path))?;
             match state.try_lock() {
                 // Unless whoever had it removed it in between: another would make one anew.
-                Ok(()) if is_at(&state, &state_path) => break (state, is_new),
+                Ok(()) if is_at(&state, &state_path).map_err(JobError::file("find", &state_path))? => {
+                    break (state, is_new);
+                }
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(JobError::Busy(paths.answers)),
                 Err(TryLockError::Error(error)) => return Err(JobError::file("lock", &state_path)(error)),
@@ -358,8 +360,9 @@ impl Writer {
         if let (Some(rewrite), true) = (&mut self.rewrite, whole) {
             rewrite.copy_before(usize::MAX, &mut self.answers, self.errors.as_mut())?;
         }
-        self.errors.as_mut().map_or(Ok(()), Ledger::sync)?;
-        self.answers.sync()?;
+        // Both, whatever is wrong with one of them.
+        let errors = self.errors.as_mut().map_or(Ok(()), Ledger::sync);
+        self.answers.sync().and(errors)?;
         if self.rewrite.is_some() {
             // Errors first: between the two, lines are missing rather than answered twice.
             for path in self.files.paths.errors.iter().chain([&self.files.paths.answers]) {
@@ -424,15 +427,19 @@ mod tests {
         let [answers, errors] = ["out", "errors"].map(|name| folder.path().join(name));
         let input = Input::new(b"{}\n".to_vec());
         let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
-        for gone in [&answers, &errors] {
+        let written = |verdict, gone| {
             let paths = Paths { answers: answers.clone(), errors: Some(errors.clone()) };
             let files = Files::open(paths).expect("writable");
             let mut writer = files.begin(&outlook, Duration::ZERO).expect("ready");
-            writer.write(0, Verdict::Good, b"an answer\n").expect("written");
+            writer.write(0, verdict, b"an answer\n").expect("written");
             fs::remove_file(gone).expect("removed");
-            let error = writer.finish(true).expect_err("gone");
+            writer.finish(true)
+        };
+        for (verdict, gone) in [(Verdict::Good, &answers), (Verdict::Error, &errors)] {
+            let error = written(verdict, gone).expect_err("gone");
             assert!(!error.is_misuse() && error.to_string().contains(&*gone.to_string_lossy()), "{error}");
         }
+        written(Verdict::Good, &errors).expect("there were none");
     }
 
     #[test]

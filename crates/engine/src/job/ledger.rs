@@ -92,10 +92,11 @@ impl Ledger {
             self.synced = self.written;
         }
         self.synced_at = Instant::now();
-        if is_at(&self.file, &self.path) {
+        let found = || is_at(&self.file, &self.path).map_err(JobError::file("find", &self.path));
+        if self.written.lines == 0 || found()? {
             return Ok(());
         }
-        let why = "it was removed or renamed meanwhile, and the lines in it are not there any more";
+        let why = "it was removed or renamed meanwhile: what is written is not there under this name";
         Err(JobError::file("write", &self.path)(io::Error::other(why)))
     }
 
@@ -136,16 +137,19 @@ pub(super) fn alone(path: &Path) -> Result<File, JobError> {
                 return Err(JobError::file("lock", path)(error));
             }
             // Unless whoever had it gave the name to another meanwhile.
-            _ if is_at(&file, path) => return Ok(file),
+            _ if is_at(&file, path).map_err(JobError::file("find", path))? => return Ok(file),
             _ => {}
         }
     }
 }
 
 /// Whether an open file is the one of this name.
-pub(super) fn is_at(file: &File, path: &Path) -> bool {
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if same(&a, &b))
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => Ok(same(&file.metadata()?, &found?)),
+    }
 }
 
 /// Empties a file, so that the disk has none of it either.

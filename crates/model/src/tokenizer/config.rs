@@ -1,6 +1,6 @@
 //! `tokenizer_config.json` and `special_tokens_map.json`: which tokens are special, and which are added.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use tokenizers::AddedToken;
@@ -176,7 +176,7 @@ impl TokenizerConfig {
         let ids: BTreeMap<String, u32> =
             serde_json::from_slice(json).map_err(|e| TokenizerError::malformed("added_tokens.json", e))?;
         if self.added_tokens_decoder.is_none() {
-            let special: Vec<String> = self.special().map(|(text, _)| text.to_owned()).collect();
+            let special: BTreeSet<String> = self.special().map(|(text, _)| text.to_owned()).collect();
             let token = |content: String| AddedTokenConfig {
                 special: special.contains(&content),
                 content,

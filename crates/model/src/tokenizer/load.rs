@@ -39,13 +39,13 @@ impl Tokenizer {
             Tokenizer::from_hf(&json, &config)?
         } else {
             let (vocab, merges) = (read(&dir.join("vocab.json"))?, read(&dir.join("merges.txt"))?);
+            let (Some(vocab), Some(merges)) = (vocab, merges) else {
+                return Err(TokenizerError::Missing { dir: dir.to_owned(), instead: instead(dir) });
+            };
             if let Some(json) = read(&dir.join("added_tokens.json"))? {
                 config.take_added_tokens(&json)?;
             }
-            match (vocab, merges) {
-                (Some(vocab), Some(merges)) => Tokenizer::from_gpt2(&vocab, &merges, &config)?,
-                _ => return Err(TokenizerError::Missing { dir: dir.to_owned(), instead: instead(dir) }),
-            }
+            Tokenizer::from_gpt2(&vocab, &merges, &config)?
         };
         Ok((tokenizer, config))
     }

@@ -155,7 +155,7 @@ impl CallParser {
     }
 
     fn opening(&mut self, c: char, out: &mut Vec<Part>) {
-        let tag = self.held.trim_start();
+        let tag = self.held.trim_start_matches(|c: char| c.is_whitespace() || ",;".contains(c));
         match (self.calls.format, c) {
             (_, c) if c.is_whitespace() => self.held.push(c),
             (format, '[') if format.is_list() && !self.list => {
@@ -249,7 +249,10 @@ impl CallParser {
                 }
             }
             (_, c) if c.is_whitespace() && self.held.is_empty() => (),
-            (ToolFormat::Llama3, ';' | ',') => self.mode = Mode::Opening,
+            (ToolFormat::Llama3, ';' | ',') => {
+                self.held.push(c);
+                self.mode = Mode::Opening;
+            }
             (ToolFormat::Llama3, '{') => self.opening(c, out),
             (format, ',') if format.is_list() => self.mode = Mode::Opening,
             (format, ']') if format.is_list() => {

@@ -95,6 +95,9 @@ fn llama() {
         "",
         &[("g.h", "{}"), ("f", "{}")],
     );
+    let call = "{\"name\": \"f\", \"parameters\": {}}";
+    check(&format!("{call}, done"), ", done", &[("f", "{}")]);
+    check(&format!("{call}; <|python_tag|>{call}"), "", &[("f", "{}"), ("f", "{}")]);
     for between in ["\n", ",\n", ""] {
         let call = "{\"name\": \"f\", \"parameters\": {\"a\": 1}}";
         check(&format!("{call}{between}{call}"), "", &[("f", "{\"a\": 1}"), ("f", "{\"a\": 1}")]);

@@ -12,9 +12,9 @@ use super::failed::{Failed, refused};
 use super::store::Spool;
 use super::whole::fill;
 
-/// Bytes that are kept free while a batch is worked on: a block of most file systems for what its answers are, and one for what became
-/// of it. Where errors are answers, too, the block of its job's state is for what those are.
-const RESERVED: usize = 8 << 10;
+/// Bytes that are kept free while a batch is worked on: a block of most file systems each for what its answers are, what its errors
+/// are, and what became of it.
+const RESERVED: usize = 12 << 10;
 
 /// A file that a batch wrote.
 struct Written {
@@ -80,8 +80,6 @@ impl Spool {
     pub(super) fn fail(&self, batch: &Batch, failed: &Failed) -> io::Result<()> {
         self.say_failed(batch.id(), failed);
         let counts = self.counts(batch).ok();
-        // This makes room to say so. If that cannot be said all the same, the next server finds answers of no job, and fails it too.
-        remove(self.state(batch));
         self.close(batch.id(), |batch| {
             // What of it was answered, or was by an earlier server, is in the files alone.
             if batch.status() != "validating" {
@@ -91,10 +89,11 @@ impl Spool {
         })
     }
 
-    /// What became of a batch was written, or it is known here only: nobody has its answers then before the next server ends it.
+    /// What became of a batch was written, or it is known here only: nobody has its answers then before the next server goes on with it.
     pub(super) fn settle(&self, id: &str, written: io::Result<()>) {
         let Err(error) = written else { return };
         self.say(&error);
+        self.batch(id).iter().for_each(|batch| remove(self.reserved(batch)));
         self.tell(id, |batch| {
             batch.withhold();
             batch.fail(&[refused(&error)], self.now());
@@ -106,7 +105,7 @@ impl Spool {
     /// # Errors
     /// The system's.
     pub(super) fn reserve(&self, batch: &Batch) -> io::Result<()> {
-        fill(&self.reserved(batch), &[b'.'; RESERVED])
+        fill(&self.reserved(batch), &incompressible(RESERVED))
     }
 
     fn reserved(&self, batch: &Batch) -> PathBuf {
@@ -117,6 +116,16 @@ impl Spool {
     fn state(&self, batch: &Batch) -> PathBuf {
         self.path(&batch.answers).with_extension("state")
     }
+}
+
+/// So many bytes of which no file system makes fewer.
+fn incompressible(bytes: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut byte = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..bytes).map(|_| byte()).collect()
 }
 
 /// It may not be there; if it cannot be removed, the next server does.
@@ -229,7 +238,7 @@ mod tests {
         // What its answers are cannot be written: only what went before that is gone.
         let blocked = block(spool.path(&batch.answers));
         assert!(spool.fail(&batch, &Failed::Told(vec![])).is_err());
-        assert!(!spool.reserved(&batch).exists() && !spool.state(&batch).exists());
+        assert!(!spool.reserved(&batch).exists() && spool.state(&batch).exists(), "the next server goes on");
         assert_eq!(fs::read_to_string(spool.path(&batch.answers)).unwrap(), ANSWERS);
         fs::remove_dir(blocked).unwrap();
         spool.reserve(&batch).unwrap();

@@ -94,7 +94,8 @@ fn one(app: &Arc<App>, batch: Batch) {
             batch.advance("finalizing", now);
             batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" }, now);
         }),
-        Ok(Came::Overdue) => spool.expire(&batch),
+        // What is told of lines that nobody came to may not fit.
+        Ok(Came::Overdue) => spool.expire(&batch).or_else(|why| spool.fail(&batch, &Failed::Disk(why))),
         // The server ends: the next one goes on.
         Ok(Came::Later) => Ok(()),
         // The engine is dead, and perhaps nobody else asks it anything: this ends the server, and the next one goes on.

@@ -264,6 +264,7 @@ fn nobody_waits_for_the_step_of_a_batch_either_which_goes_on_in_the_next_server(
     server.stopper.stop();
     server.end();
     drop(brake);
+    spool.wait_until_free();
     let next = start("llama", config());
     assert_eq!(ended(&next, &id)["request_counts"]["completed"], 3);
 }

@@ -12,10 +12,10 @@ use ureq::http::{HeaderName, HeaderValue, Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::stop::Stop;
 use super::wire::Target;
 use crate::args::TargetArgs;
 use crate::console::Misuse;
+use crate::stop::Stop;
 
 /// How long a connection may take.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::client::{Answer, Client};
-use super::stop::Stop;
 use super::wire;
+use crate::stop::Stop;
 
 /// When requests come, and how many may be under way.
 pub(super) struct Traffic<'a> {

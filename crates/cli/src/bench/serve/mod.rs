@@ -10,7 +10,6 @@ mod http;
 mod load;
 mod report;
 mod saved;
-mod stop;
 mod trace;
 mod wire;
 mod words;
@@ -32,11 +31,11 @@ use self::figures::Figures;
 use self::load::Traffic;
 use self::report::Report;
 use self::saved::Files;
-use self::stop::Stop;
 use self::words::Filler;
 use crate::args::{BenchServeArgs, DatasetName, TrafficArgs};
 use crate::console::{EXIT_CTRL_C, Misuse, even_unread, note};
 use crate::display::{Progress, Unit, Voice};
+use crate::stop::Stop;
 
 /// How often a server that is not ready is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(250);

@@ -14,6 +14,8 @@ use crate::output_file::{JsonReport, apart};
 pub(super) struct Files {
     exact: JsonReport,
     named: JsonReport,
+    /// Folder and name of one that was given none.
+    made_up: Option<(PathBuf, String)>,
     appends: bool,
 }
 
@@ -21,10 +23,13 @@ impl Files {
     pub(super) fn open(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Result<Files> {
         let report = &args.report;
         let folder = report.result_dir.clone().unwrap_or_default();
-        let named = match (&report.result_filename, report.save_result || report.append_result) {
-            (_, false) => None,
-            (Some(name), true) => Some(folder.join(name)),
-            (None, true) => Some(unused(&folder, &default_name(args, model, pace)?)),
+        let (named, made_up) = match (&report.result_filename, report.save_result || report.append_result) {
+            (_, false) => (None, None),
+            (Some(name), true) => (Some(folder.join(name)), None),
+            (None, true) => {
+                let name = default_name(args, model, pace)?;
+                (Some(unused(&folder, &name)), Some((folder.clone(), name)))
+            }
         };
         if named.is_some() && !folder.as_os_str().is_empty() {
             let words = || format!("cannot create the folder {}", folder.display());
@@ -34,13 +39,17 @@ impl Files {
         Ok(Files {
             exact: JsonReport::open(report.json.as_deref())?,
             named: JsonReport::open(named.as_deref())?,
+            made_up,
             appends: report.append_result,
         })
     }
 
     pub(super) fn write(self, result: &Value) -> Result<()> {
         self.exact.write(result)?;
-        if self.appends { self.named.append(result) } else { self.named.write(result) }
+        // By now another run may have taken the name.
+        let made_up = self.made_up.map(|(folder, name)| JsonReport::open(Some(&unused(&folder, &name))));
+        let named = made_up.unwrap_or(Ok(self.named))?;
+        if self.appends { named.append(result) } else { named.write(result) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The built binary on the tiny checkpoints of crate `model`.
 
+pub(crate) mod pipes;
 pub(crate) mod serving;
 
 use std::fs;

@@ -1,5 +1,6 @@
 //! A spool directory, and a client of it.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -23,6 +24,12 @@ impl Spool {
 
     pub(crate) fn config(&self) -> Config {
         Config { spool_dir: Some(self.path()), max_file_bytes: 100_000, ..config() }
+    }
+
+    /// Waits until no server has it: a thread of one that ended may.
+    pub(crate) fn wait_until_free(&self) {
+        let lock = File::open(self.path().join("lock")).unwrap();
+        until(|| lock.try_lock().is_ok());
     }
 }
 

@@ -20,6 +20,8 @@ use super::super::bytes::eight_k_by_row;
 pub(super) const TILES: usize = PANEL / TILE;
 /// k whose codes are two vectors of a tile.
 pub(super) const EIGHT: usize = 8;
+/// 2^-90: what is added to a number of that size has an error that is none or no subnormal number.
+const SMALLEST: f32 = f32::from_bits((127 - 90) << 23);
 /// Eights of a group.
 const EIGHTS: usize = GROUP / EIGHT;
 
@@ -273,7 +275,8 @@ impl Placed {
     }
 }
 
-/// Whether `a - b` is `difference`, which it was rounded to, to the last bit, in all lanes: Knuth's sum of two numbers and its error.
+/// Whether `a - b` is `difference`, which it was rounded to, to the last bit, in all lanes: Knuth's sum of two numbers and its error. Not
+/// where that error could be a subnormal number, which is flushed to zero.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn is_difference(difference: __m512, a: __m512, b: __m512) -> bool {
@@ -283,7 +286,10 @@ fn is_difference(difference: __m512, a: __m512, b: __m512) -> bool {
     let of_b = _mm512_sub_ps(part_of_b, b);
     // Of what is not finite neither is zero.
     let error = _mm512_add_ps(of_a, of_b);
-    _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(error, _mm512_setzero_ps()) == 0xffff
+    let size = _mm512_abs_ps(b);
+    let tiny = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, _mm512_set1_ps(SMALLEST));
+    let none = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(size, _mm512_setzero_ps());
+    _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(error, _mm512_setzero_ps()) & (!tiny | none) == 0xffff
 }
 
 /// Nibbles of four rows in a word for each k.

@@ -184,7 +184,10 @@ struct Next {
 impl Next {
     /// From a group on.
     fn of(plan: &Plan, panel: &[u8], group: usize) -> Next {
-        let line = panel.as_ptr().wrapping_add(plan.locate(group).unit);
+        // A unit's scales come with its first group.
+        let place = plan.locate(group);
+        let first = group.is_multiple_of(plan.unit_k / GROUP);
+        let line = panel.as_ptr().wrapping_add(if first { place.unit } else { place.group });
         Next { line, end: line, step: (EIGHT * plan.unit_bytes()).div_ceil(plan.unit_k) }
     }
 

@@ -1,5 +1,4 @@
-//! Ctrl-C (and SIGTERM) while a run is measured: what was answered by then is told. A stream that has a thread of its own ends with
-//! what its server says next; all others at once.
+//! Ctrl-C (and SIGTERM) while something is measured: what there is by then is told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +9,14 @@ use signal_hook::flag::{register, register_conditional_default};
 
 /// Whether somebody wants the end. A second signal ends the process, as it always does.
 #[derive(Clone, Default)]
-pub(super) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// From now on signals are heard.
     ///
     /// # Errors
     /// If the system refuses that.
-    pub(super) fn heard() -> Result<Stop> {
+    pub(crate) fn heard() -> Result<Stop> {
         let stop = Stop::default();
         for signal in [SIGINT, SIGTERM] {
             // In this order: the first finds that nobody asked before.
@@ -28,7 +27,7 @@ impl Stop {
         Ok(stop)
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
