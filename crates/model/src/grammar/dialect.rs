@@ -3,7 +3,7 @@
 use serde_json::{Map, Number, Value, json};
 
 use super::GrammarError;
-use super::ascii::ascii_patterns;
+use super::ascii::patterns;
 use super::close::close;
 use super::refs::unescape;
 
@@ -26,7 +26,7 @@ pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Valu
         forget_format(schema);
         allow_null(schema);
         narrow_bounds(schema);
-        ascii_patterns(schema);
+        patterns(schema);
     });
     // Whoever writes it names shapes that exclude each other: one of them is some of them.
     settings.insert("coerce_one_of".to_owned(), json!(true));

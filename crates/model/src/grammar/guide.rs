@@ -56,24 +56,25 @@ impl fmt::Debug for Walk {
 }
 
 impl Guide for Walk {
-    fn mask(&mut self, row: &mut [f32], ends: &[u32]) -> Result<(), SampleError> {
+    fn mask(&mut self, row: &mut [f32], ends: &[u32], asked: &[u32]) -> Result<(), SampleError> {
         if self.ended {
-            only(row, ends);
+            only(row, &[ends, asked].concat());
             return Ok(());
         }
         let allowed = self.matcher.compute_mask_or_eos().map_err(|_| SampleError::TooComplex)?;
-        // The last id of the mask is the end of text; a model's own ids for that are special, which no text has.
+        // The last id of the mask is the end of text. A model's own ids for that are special, which no text has, or should be.
         let end = allowed.len() - 1;
-        let spared: Vec<(usize, f32)> = match allowed.get(end) {
-            true => ends.iter().filter_map(|&id| Some((id as usize, *row.get(id as usize)?))).collect(),
-            false => Vec::new(),
+        let here = |id: u32| Some((id as usize, *row.get(id as usize)?));
+        let kept: Vec<(usize, f32)> = match allowed.get(end) {
+            true => ends.iter().chain(asked).filter_map(|&id| here(id)).collect(),
+            false => ends.iter().filter_map(|&id| here(id)).map(|(id, _)| (id, f32::NEG_INFINITY)).collect(),
         };
         for (words, logits) in allowed.as_slice().iter().zip(row.chunks_mut(32)) {
             mask_word(*words, logits);
         }
         let known = end.min(row.len());
         row[known..].fill(f32::NEG_INFINITY);
-        spared.into_iter().for_each(|(id, logit)| row[id] = logit);
+        kept.into_iter().for_each(|(id, logit)| row[id] = logit);
         Ok(())
     }
 

@@ -261,7 +261,7 @@ fn one_of(texts: &[String]) -> String {
     format!("start: {}", quoted.join(" | "))
 }
 
-/// A text as Lark quotes it, which is as JSON does.
+/// A text as Lark quotes it, which is as JSON does, but for one character.
 pub(crate) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

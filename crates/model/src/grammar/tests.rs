@@ -52,6 +52,49 @@ fn texts(format: OutputFormat) -> Vec<String> {
     ended
 }
 
+/// What a sampler says until an end of these, by logits of bytes alone.
+fn said(format: OutputFormat, ends: &[u32], seed: u64, likely: &[(u8, f32)]) -> String {
+    let (tokenizer, grammars) = (tokenizer(), grammars());
+    let params =
+        SamplingParams { grammar: Some(grammars.compile(&format).unwrap()), ..SamplingParams::default() };
+    let mut sampler = Sampler::new(params, &[], ends, seed);
+    let mut logits = vec![0.0; tokenizer.vocab_size()];
+    likely.iter().for_each(|&(byte, logit)| logits[word(&tokenizer, byte) as usize] = logit);
+    let next = || Some(sampler.sample(&logits).unwrap().token).filter(|token| !ends.contains(token));
+    tokenizer.decode(&std::iter::from_fn(next).collect::<Vec<u32>>(), Special::With)
+}
+
+/// The token of a byte alone.
+fn word(tokenizer: &Tokenizer, byte: u8) -> u32 {
+    (0..tokenizer.vocab_size() as u32).find(|&id| tokenizer.token_bytes(id) == [byte]).unwrap()
+}
+
+#[test]
+fn a_class_that_excludes_quotes_has_none() {
+    for pattern in [r#"^[^"]{1,5}$"#, r#"^[^"\\]{1,5}$"#, r#"^[^-"]{1,5}$"#] {
+        let schema = OutputFormat::Schema(json!({"type": "string", "pattern": pattern}));
+        for seed in 0..8 {
+            let text = said(schema.clone(), &[END], seed, &[(b'\\', 9.0), (b'"', 9.0)]);
+            let said: String = serde_json::from_str(&text).unwrap();
+            assert!(!said.contains('"'), "{pattern}: {text}");
+        }
+    }
+}
+
+/// An id that the tokenizer has as a word, and the model ends texts with.
+#[test]
+fn an_end_that_is_a_word_is_none_within_a_text() {
+    let five = OutputFormat::Regex("[ab]{5}".to_owned());
+    let ends = [END, word(&tokenizer(), b'a')];
+    assert_eq!(said(five, &ends, 0, &[(b'a', 9.0)]).len(), 5);
+}
+
+#[test]
+fn a_choice_may_be_any_character() {
+    let texts = texts(OutputFormat::Choice(vec!["\u{7f}".to_owned()]));
+    assert_eq!(texts[0], "\u{7f}");
+}
+
 #[test]
 fn an_ignored_end_comes_where_nothing_else_can() {
     let (tokenizer, grammars) = (tokenizer(), grammars());

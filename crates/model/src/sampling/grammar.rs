@@ -17,12 +17,12 @@ pub trait Language: Debug + Send + Sync {
 
 /// One sequence's place in a text of a language.
 pub trait Guide: Debug + Send {
-    /// Sets the logits of all tokens that cannot come next to -infinity; those of `ends`, the ids that end a
-    /// text, stay where it may end.
+    /// Sets the logits of all tokens that cannot come next to -infinity; those that end a text stay where it may end: `ends`, the
+    /// model's, which are no text elsewhere whatever they are called, and `asked`, the request's.
     ///
     /// # Errors
     /// [`SampleError::TooComplex`], if that takes more work than is allowed.
-    fn mask(&mut self, row: &mut [f32], ends: &[u32]) -> Result<(), SampleError>;
+    fn mask(&mut self, row: &mut [f32], ends: &[u32], asked: &[u32]) -> Result<(), SampleError>;
 
     /// Goes on with a token that was taken.
     fn accept(&mut self, token: u32);

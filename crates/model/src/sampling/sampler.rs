@@ -236,7 +236,8 @@ impl Sampler {
             }
         }
         if let Some(grammar) = &self.params.grammar {
-            place_in(grammar, &mut self.guide).mask(row, &self.enders)?;
+            let (ends, asked) = self.enders.split_at(self.eos);
+            place_in(grammar, &mut self.guide).mask(row, ends, asked)?;
         }
         if !self.too_early(self.position).is_empty() && !self.must_end(row) {
             self.too_early(self.position).iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
