@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::spool::{Spool, begin, ended, lines};
 use crate::common::{
-    self, Running, config, connect, get, heard, is_idle, metric, post, read, request, start, start_braked,
-    start_with, until,
+    self, Brake, Running, config, connect, get, heard, is_idle, metric, post, read, request, start,
+    start_braked, start_with, until,
 };
 use serde_json::{Value, json};
 use server::{Config, Ended};
@@ -40,6 +40,23 @@ fn running(server: &Running) -> f64 {
     metric(server.address, "vllm:num_requests_running")
 }
 
+/// Waits until a [`long`] request is in a step.
+fn begins(server: &Running, brake: &Brake) {
+    until(|| queued(server) == 4.0);
+    until(|| {
+        brake.step();
+        running(server) == 5.0
+    });
+}
+
+/// A server that is in a step of a stream, which goes on until the brake is released.
+fn in_a_step(config: Config) -> (Running, Brake, TcpStream) {
+    let (server, brake) = start_braked("llama", config);
+    let stream = ask(&server, &long(true));
+    begins(&server, &brake);
+    (server, brake, stream)
+}
+
 #[test]
 fn a_vanished_client_frees_everything_at_once() {
     let (server, brake) = start_braked("llama", config());
@@ -52,11 +69,7 @@ fn a_vanished_client_frees_everything_at_once() {
         drop(waiting);
         until(|| queued(&server) == 0.0);
         let mut client = ask(&server, &whole);
-        until(|| queued(&server) == 4.0);
-        until(|| {
-            brake.step();
-            running(&server) == 5.0
-        });
+        begins(&server, &brake);
         if stream {
             assert!(client.read(&mut [0; 200]).unwrap() > 0);
         }
@@ -165,11 +178,7 @@ fn a_server_that_ends_finishes_what_is_under_way() {
 fn who_was_silent_when_the_end_began_is_answered_while_others_are_finished() {
     let (server, brake) = start_braked("llama", config());
     let mut stream = ask(&server, &long(true));
-    until(|| queued(&server) == 4.0);
-    until(|| {
-        brake.step();
-        running(&server) == 5.0
-    });
+    begins(&server, &brake);
     let mut silent = connect(server.address);
     // Accepted after it.
     assert_eq!(get(server.address, "/health").status, 200);
@@ -210,13 +219,7 @@ fn what_is_not_finished_in_time_ends_with_an_error() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let (server, brake) = start_braked("llama", config());
-    let _stream = ask(&server, &long(true));
-    until(|| queued(&server) == 4.0);
-    until(|| {
-        brake.step();
-        running(&server) == 5.0
-    });
+    let (server, brake, _stream) = in_a_step(config());
     server.stopper.stop();
     server.stopper.stop();
     brake.release();
@@ -225,14 +228,7 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn a_second_signal_waits_for_no_step() {
-    let (server, brake) = start_braked("llama", config());
-    let _stream = ask(&server, &long(true));
-    until(|| queued(&server) == 4.0);
-    until(|| {
-        brake.step();
-        running(&server) == 5.0
-    });
-    // The step under way goes on until the brake is released, which it is not.
+    let (server, brake, _stream) = in_a_step(config());
     (0..2).for_each(|_| server.stopper.stop());
     assert_eq!(server.end(), Ended::CutShort);
     drop(brake);
@@ -240,14 +236,7 @@ fn a_second_signal_waits_for_no_step() {
 
 #[test]
 fn the_end_of_the_time_waits_for_no_step() {
-    let (server, brake) = start_braked("llama", Config { shutdown_timeout: Duration::ZERO, ..config() });
-    let _stream = ask(&server, &long(true));
-    until(|| queued(&server) == 4.0);
-    until(|| {
-        brake.step();
-        running(&server) == 5.0
-    });
-    // The step under way goes on until the brake is released, which it is not.
+    let (server, brake, _stream) = in_a_step(Config { shutdown_timeout: Duration::ZERO, ..config() });
     server.stopper.stop();
     assert_eq!(server.end(), Ended::CutShort);
     drop(brake);
