@@ -105,6 +105,41 @@ def never_end_early(route):
     route.continue_(post_data=json.dumps(json.loads(route.request.post_data) | {"ignore_eos": True}))
 
 
+SAID = "Well, **yes**:\n\n- one\n- `two` <b>three</b>\n\n```rust\nfn main() {}\n```\n| a | b |\n|---|---|\n| 1 | [x](https://example.org/) |\n"
+
+
+def thinks_and_lists(route):
+    """An answer with thoughts and Markdown, which random weights never give."""
+    deltas = [{"role": "assistant", "content": ""}, {"reasoning_content": "Hm, **so**"}, *({"content": c} for c in SAID)]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    route.fulfill(content_type="text/event-stream", body=body)
+
+
+def check_what_is_shown(page):
+    """Thoughts apart, Markdown as elements, and all of it there after the page is loaded again."""
+    page.click("#clear")
+    page.route("**/v1/chat/completions", thinks_and_lists)
+    chat(page, "Is it so?")
+    page.wait_for_selector(".going", state="detached")
+    page.unroute("**/v1/chat/completions", thinks_and_lists)
+    for _ in range(2):
+        answer = page.locator(".assistant .answer")
+        assert answer.locator("strong").all_inner_texts() == ["yes"]
+        assert answer.locator("li").count() == 2 and answer.locator("b").count() == 0
+        assert answer.locator("pre code").inner_text() == "fn main() {}"
+        assert answer.locator("td a").get_attribute("href") == "https://example.org/"
+        thought = page.locator(".thought div")
+        assert thought.text_content() == "Hm, **so**" and not thought.is_visible()
+        assert page.locator(".user").inner_text() == "Is it so?"
+        page.reload()
+        page.wait_for_selector(".assistant .answer")
+    page.click("#clear")
+    page.reload()
+    page.wait_for_selector("#hint")
+    assert page.locator(".turn").count() == 0
+
+
 def check(page, key):
     if key:
         page.wait_for_selector("#door[open]")
@@ -162,6 +197,7 @@ def check(page, key):
     expect(page.locator("#speed")).to_contain_text("cut: no more tokens allowed", timeout=20_000)
     page.wait_for_selector(".going", state="detached")
     assert page.locator(".turn.user").count() == 3 and page.input_value("#text") == ""
+    check_what_is_shown(page)
 
 
 def main():

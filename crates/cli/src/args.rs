@@ -13,6 +13,7 @@ mod sampling;
 mod schedule;
 mod serve;
 mod stores;
+mod thoughts;
 
 use std::path::PathBuf;
 
@@ -38,6 +39,7 @@ pub(crate) use sampling::{AnswerArgs, SamplingArgs};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
 pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 pub(crate) use stores::StoresArgs;
+pub(crate) use thoughts::ThoughtsArgs;
 
 use crate::console::note;
 use crate::lanes::LanesArgs;

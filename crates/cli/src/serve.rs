@@ -47,8 +47,14 @@ fn served(args: ServeArgs, log: &Log) -> Result<ExitCode> {
     let lanes = args.lanes.open()?;
     let config = config(&args, log.clone())?;
     let client_bytes = sized_bytes(&config);
+    let is_open = config.keys.is_empty() && !config.address.ip().is_loopback();
     let server = Server::bind(config)?;
     log.say(LogLevel::Info, "listening", &format!("listening on http://{}", server.address()));
+    if is_open {
+        let why =
+            "no key is asked for: whoever reaches this address may use the model (--api-key, --api-key-file)";
+        log.say(LogLevel::Warn, "open", why);
+    }
     let (heard, watched) = (log.clone(), Arc::new(OnceLock::new()));
     let wanted = lanes.spans();
     let watch = Arc::clone(&watched);
@@ -299,7 +305,12 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     let digest = fingerprint(opened.path()).unwrap_or_else(|why| format!("unknown: {why}"));
     log.say(LogLevel::Info, "model", &format!("model: {}, fingerprint {digest}", opened.name));
     let text = opened.text(args.engine.chat_template.as_deref())?;
-    let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
+    if voice == Voice::Normal {
+        args.thoughts.note();
+    }
+    let template_for =
+        |tools| anyhow::Ok(text.template_for(tools)?.map(|template| args.thoughts.of(template)));
+    let (template, tool_template) = (template_for(Tools::Absent)?, template_for(Tools::Given)?);
     if args.engine.tool_call_parser.is_some() && tool_template.as_ref().is_some_and(|it| !it.shows_tools()) {
         let why = "--tool-call-parser: this model's chat template shows it no tools, so that it calls only those that a request \
                    forces (tool_choice); --chat-template names another";
@@ -335,7 +346,7 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     let longest = args.engine.max_model_len.map_or("as memory allows".into(), |len| len.to_string());
     let names = batch::served_names(&args.served_model_name, model.unwrap_or(&opened.name), &opened.name);
     let vocab = engine.spec().vocab as u32;
-    let settings = batch::settings(&args.engine, &opened, &names, isa, longest)?;
+    let settings = batch::settings(&args.engine, &args.thoughts, &opened, &names, isa, longest)?;
     Ok(Served {
         engine,
         settings,

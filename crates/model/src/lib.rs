@@ -23,6 +23,7 @@ pub mod template;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
+pub mod thoughts;
 pub mod tokenizer;
 pub mod tools;
 

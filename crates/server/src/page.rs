@@ -1,4 +1,4 @@
-//! The page at `/`: three small files inside the binary, which ask this server and nobody else.
+//! The page at `/`: four small files inside the binary, which ask this server and nobody else.
 
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
@@ -20,6 +20,11 @@ pub(crate) async fn css() -> Response {
 /// `GET /page.js`
 pub(crate) async fn js() -> Response {
     file("text/javascript; charset=utf-8", include_str!("page/page.js"))
+}
+
+/// `GET /markdown.js`
+pub(crate) async fn markdown() -> Response {
+    file("text/javascript; charset=utf-8", include_str!("page/markdown.js"))
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {

@@ -22,7 +22,7 @@ use crate::refusal::{self, Refusal};
 use crate::{generate, hold, info, openapi, page, spool};
 
 /// What answers without a key: the page is the same everywhere, and asks for one.
-const OPEN: [&str; 5] = ["/health", "/ready", "/", "/page.css", "/page.js"];
+const OPEN: [&str; 6] = ["/health", "/ready", "/", "/page.css", "/page.js", "/markdown.js"];
 /// What servers like this one may have, and this one does not: clients that ask for it are told so.
 const ELSEWHERE: [&str; 15] = [
     "/v1/embeddings",
@@ -65,6 +65,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/", get(page::html))
         .route("/page.css", get(page::css))
         .route("/page.js", get(page::js))
+        .route("/markdown.js", get(page::markdown))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
         .route("/version", get(info::version))

@@ -10,7 +10,7 @@ use crate::lanes::LanesArgs;
 
 use super::amounts::whole_seconds;
 use super::serve::model_name;
-use super::{EngineArgs, ModelArg, at_least_one};
+use super::{EngineArgs, ModelArg, ThoughtsArgs, at_least_one};
 
 /// What is said of a word that is not the model.
 pub(crate) const BATCH_WORDS: &str =
@@ -102,6 +102,8 @@ pub(crate) struct BatchFlags {
     pub(crate) created: Option<u64>,
     #[command(flatten)]
     pub(crate) lanes: LanesArgs,
+    #[command(flatten)]
+    pub(crate) thoughts: ThoughtsArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

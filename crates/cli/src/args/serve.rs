@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use model::sampling::MAX_LOGPROBS;
 
 use super::amounts::{at_least_one, parse_bytes, parse_count, seconds, whole_seconds};
-use super::{EngineArgs, ModelArg};
+use super::{EngineArgs, ModelArg, ThoughtsArgs};
 use crate::lanes::LanesArgs;
 
 #[derive(Args)]
@@ -79,6 +79,8 @@ pub(crate) struct ServeArgs {
     pub(crate) log_level: LogLevelName,
     #[command(flatten)]
     pub(crate) lanes: LanesArgs,
+    #[command(flatten)]
+    pub(crate) thoughts: ThoughtsArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

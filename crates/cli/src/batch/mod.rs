@@ -27,7 +27,9 @@ use sha2::{Digest, Sha256};
 
 use self::follow::{Follow, SAME_COMMAND, Signals};
 use self::lines::Lines;
-use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid, typed};
+use crate::args::{
+    BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid, ThoughtsArgs, typed,
+};
 use crate::console::{EXIT_INTERRUPTED, Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
@@ -65,8 +67,10 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let lanes = args.flags.lanes.open()?;
     let mut opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
-    let (template, tool_template) = (text.template()?, text.template_for(Tools::Given)?);
-    let engine = &args.flags.engine;
+    let (engine, thoughts) = (&args.flags.engine, &args.flags.thoughts);
+    thoughts.note();
+    let template_for = |tools| anyhow::Ok(text.template_for(tools)?.map(|template| thoughts.of(template)));
+    let (template, tool_template) = (template_for(Tools::Absent)?, template_for(Tools::Given)?);
     let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
     let served = served_names(&args.flags.served_model_name, &args.model, &opened.name);
     let vocab = opened.checkpoint.spec().vocab;
@@ -104,7 +108,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Where there is room for the longest line the limit is the model's own: errors tell it.
     let room = planned.hold().max_model_len;
     let context_len = if room < known.longest() { room } else { max };
-    let settings = settings(&args.flags.engine, &opened, &served, isa, context_len.to_string())?;
+    let settings = settings(engine, thoughts, &opened, &served, isa, context_len.to_string())?;
     let record = record(&args, &input, output.error_name(), settings);
     let outlook = output.outlook(record, &input, &args)?;
     if outlook.answered > 0 {
@@ -240,6 +244,7 @@ pub(crate) fn served_names(said: &[String], called: &str, name: &str) -> Vec<Str
 /// Everything beside the input that decides about the answers.
 pub(crate) fn settings(
     args: &EngineArgs,
+    thoughts: &ThoughtsArgs,
     opened: &Opened,
     served: &[String],
     isa: String,
@@ -265,6 +270,7 @@ pub(crate) fn settings(
         ("--kv", args.kv_name().to_string()),
         ("--sparse-attention", args.sparse_attention.map_or("off".into(), |share| share.to_string())),
         ("--tool-call-parser", parser),
+        ("--reasoning-format", typed(thoughts.reasoning_format)),
         ("--device", typed(args.device)),
         ("the longest sequence (--max-model-len)", longest),
         ("the names served", served.join(", ")),

@@ -223,6 +223,18 @@ fn flags_do_what_they_say() {
     }
 }
 
+/// Its own machine needs none; who opens a server to others is told that it is.
+#[test]
+fn a_server_that_lets_everybody_in_says_so() {
+    for (host, keys, is_told) in
+        [("0.0.0.0", &[][..], true), ("0.0.0.0", &["--api-key", KEY], false), ("127.0.0.1", &[], false)]
+    {
+        let server = Serving::start(&[&[&golden("llama")[..], "--host", host], keys].concat());
+        let log = server.end();
+        assert_eq!(log.contains("whoever reaches this address may use the model"), is_told, "{host}: {log}");
+    }
+}
+
 /// What the process itself takes, in MiB, as the plan of all memory tells it.
 fn process_mib(flags: &[&str]) -> f64 {
     let server = Serving::start(&[&[&golden("llama")[..], "--log-level", "info"], flags].concat());

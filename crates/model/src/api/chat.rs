@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::request::Common;
 use super::tools::Offer;
-use super::{ApiError, Context, Endpoint, Generate, OwnTemplates, schema};
+use super::{ApiError, Context, Endpoint, Generate, OwnTemplates, schema, thoughts};
 use crate::template::{ChatTemplate, Conversation, Ending, TemplateError};
 use crate::tokenizer::Special;
 use crate::tools::ToolFormat;
@@ -50,6 +50,10 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     if let Some(calls) = &calls {
         common.read_calls(&offer, calls.format, context)?;
     }
+    let thoughts = thoughts::read(&mut fields, &text, template(&offer, context)?, context)?;
+    if thoughts.as_ref().is_some_and(|thoughts| thoughts.has_special_marker(context.tokenizer)) {
+        common.overrides.skip_special_tokens = Some(false);
+    }
     let special = match fields.flag("add_special_tokens")? {
         Some(true) => Special::With,
         _ => Special::Without,
@@ -57,7 +61,7 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let prompt = common.encode("messages", &text, special, context)?;
     let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
     schema::check_chat(body)?;
-    Ok(Generate { calls, ..generate })
+    Ok(thoughts::before(thoughts, Generate { calls, ..generate }))
 }
 
 impl Common {
@@ -110,7 +114,7 @@ pub(super) fn render(fields: &mut Fields, offer: &Offer, context: &Context) -> R
     template(offer, context)?.render(&conversation).map_err(refused)
 }
 
-/// The template that the conversation brings, if it may. It writes calls as the model's own does where it shows no way.
+/// The template that the conversation brings, if it may. It writes calls and marks thoughts as the model's own does where it shows no way.
 pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Option<ChatTemplate>, ApiError> {
     let param = "chat_template";
     let Some(source) = fields.text(param)? else { return Ok(None) };
@@ -120,6 +124,12 @@ pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Opt
     }
     let own = ChatTemplate::new(&source);
     let own = own.map_err(|error| ApiError::invalid(param, format!("{param}: {error}")))?;
+    // A server whose model's thoughts stay in its text, or that has none, leaves them there.
+    let markers = match context.template {
+        Some(usual) => usual.thoughts().map(|usual| own.thoughts().unwrap_or(usual)),
+        None => own.thoughts(),
+    };
+    let own = own.with_thoughts(markers);
     let format = own.tool_format().or_else(|| context.template?.tool_format());
     Ok(Some(match format {
         Some(format) => own.with_tool_format(format),

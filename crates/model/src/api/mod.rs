@@ -20,8 +20,11 @@ mod tests;
 #[cfg(test)]
 mod tests_of_fields;
 #[cfg(test)]
+mod tests_of_thoughts;
+#[cfg(test)]
 mod tests_of_tools;
 mod text;
+mod thoughts;
 mod timings;
 mod tokenize;
 mod tools;

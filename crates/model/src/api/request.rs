@@ -9,6 +9,7 @@ use super::format::{Asked, asked};
 use super::truncation::Truncation;
 use super::{ApiError, Context, Streaming, UnknownFields, words};
 use crate::sampling::{Overrides, SamplingParams};
+use crate::thoughts::{Apart, Shown, Thoughts};
 use crate::tokenizer::Special;
 use crate::tools::Calls;
 
@@ -67,6 +68,8 @@ pub struct Generate {
     pub tokens_as_ids: bool,
     /// How tool calls in the text are read, if there may be some.
     pub calls: Option<Calls>,
+    /// How thoughts are told from the answer, if there may be some.
+    pub thoughts: Option<Thoughts>,
     /// Partitions the prefix cache: a digest of what the client sent, which may be long.
     pub cache_salt: Option<String>,
     /// What the client calls the answer.
@@ -85,6 +88,19 @@ impl Generate {
     /// How many sequences it is: the choices of all its prompts.
     pub fn sequences(&self) -> usize {
         self.prompts.len() * self.n as usize
+    }
+
+    /// Whether the client is told what the model thinks.
+    pub(super) fn tells_thoughts(&self) -> bool {
+        self.thoughts.as_ref().is_some_and(|thoughts| thoughts.shown == Shown::Beside)
+    }
+
+    /// What its answers say and think, if that is to be told apart.
+    pub(super) fn apart(&self, text: &str) -> Apart {
+        match &self.thoughts {
+            Some(thoughts) => thoughts.split().whole(text),
+            None => Apart { text: text.to_owned(), ..Apart::default() },
+        }
     }
 
     /// Parameters of one choice: a seed gives each its own, as in vLLM.
@@ -194,6 +210,7 @@ impl Common {
             return_token_ids: self.return_token_ids,
             tokens_as_ids: self.tokens_as_ids,
             calls: None,
+            thoughts: None,
             cache_salt: self.cache_salt,
             request_id: self.request_id,
             unknown_fields: fields.unknown(),

@@ -50,6 +50,7 @@ pub fn counts(request: &Generate, choices: &[Choice]) -> [usize; 2] {
 pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> String {
     let shown = Shown::new(tokenizer, request);
     let [n_prompt, n_completion] = counts(request, choices);
+    let n_thought = choices.iter().map(|choice| request.thoughts.as_ref()?.count(&choice.tokens)).sum();
     let object = match request.endpoint {
         Endpoint::Completions => "text_completion",
         Endpoint::Chat => "chat.completion",
@@ -60,7 +61,7 @@ pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: 
         "created": meta.created,
         "model": request.model,
         "choices": [],
-        "usage": usage(n_prompt, n_completion, meta),
+        "usage": usage(n_prompt, n_completion, n_thought, meta),
     });
     if let Some(timings) = &meta.timings {
         body["timings"] = timings.body();
@@ -162,9 +163,16 @@ fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -
 
 /// What the model says, and whether that ends with a whole call, or text behind one.
 fn message(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> (Value, bool) {
-    let plain = |content: Value| json!({"role": "assistant", "content": content, "refusal": null});
-    let Some(calls) = &request.calls else { return (plain(json!(choice.text)), false) };
-    let (text, found, is_cut) = calls.read(&choice.text);
+    let apart = request.apart(&choice.text);
+    let plain = |content: Value| {
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if request.tells_thoughts() && !apart.thought.is_empty() {
+            message["reasoning_content"] = json!(apart.thought);
+        }
+        message
+    };
+    let Some(calls) = &request.calls else { return (plain(json!(apart.text)), false) };
+    let (text, found, is_cut) = calls.read(&apart.text);
     if found.is_empty() {
         return (plain(json!(text)), false);
     }
@@ -199,8 +207,9 @@ pub(super) fn stop_reason(finish: &Finish) -> Value {
     }
 }
 
-/// Token counts: each prompt once, however many choices it has.
-pub(super) fn usage(prompt: usize, completion: usize, meta: &Meta) -> Value {
+/// Token counts: each prompt once, however many choices it has. `thought`: how many of the completion's are thoughts, where that
+/// is known.
+pub(super) fn usage(prompt: usize, completion: usize, thought: Option<usize>, meta: &Meta) -> Value {
     let mut usage = json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -208,6 +217,9 @@ pub(super) fn usage(prompt: usize, completion: usize, meta: &Meta) -> Value {
     });
     if let Some(cached) = meta.cached_tokens {
         usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
+    }
+    if let Some(thought) = thought {
+        usage["completion_tokens_details"] = json!({"reasoning_tokens": thought});
     }
     usage
 }

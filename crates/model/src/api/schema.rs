@@ -286,6 +286,8 @@ pub fn chat(offered: &Offered) -> Value {
         ("continue_final_message", flag()),
         ("reasoning_effort", text()),
         ("enable_thinking", flag()),
+        ("reasoning_format", maybe("string", json!({"enum": ["auto", "deepseek", "none", null]}))),
+        ("include_reasoning", flag()),
         ("documents", maybe("array", json!({}))),
     ];
     let template: &[(&str, Value)] = match offered.own_templates {
@@ -332,7 +334,11 @@ fn tool_choice() -> Value {
     let named = json!({"type": "object", "required": ["function"], "properties": {
         "type": {"enum": ["function", null]},
         "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}});
-    json!({"anyOf": [{"type": "null"}, {"enum": ["none", "auto", "required"]}, named]})
+    let some = json!({"type": "object", "required": ["mode", "tools"], "properties": {
+        "mode": {"enum": ["auto", "required"]}, "tools": {"type": "array", "minItems": 1, "items": named}}});
+    let allowed = json!({"type": "object", "required": ["allowed_tools"], "properties": {
+        "type": {"enum": ["allowed_tools", null]}, "allowed_tools": some}});
+    json!({"anyOf": [{"type": "null"}, {"enum": ["none", "auto", "required"]}, named, allowed]})
 }
 
 /// `/tokenize`: a text or a conversation.

@@ -13,6 +13,7 @@ use super::plain::Frame;
 use super::response::{call_seed, finish_reason, id, stop_reason, usage};
 use super::{Choice, Delivery, Endpoint, Generate, Meta, Timings};
 use crate::output::Finish;
+use crate::thoughts::{Apart, Split};
 use crate::tokenizer::Tokenizer;
 use crate::tools::{CallParser, Part};
 
@@ -33,12 +34,35 @@ pub struct Chunks {
 /// How far a choice has come.
 #[derive(Clone, Debug, Default)]
 struct Progress {
+    /// Where there may be thoughts.
+    split: Option<Split>,
     /// Where there may be tool calls.
     parser: Option<CallParser>,
     begun: bool,
     n_tokens: usize,
+    /// Those of them that are thoughts, if that is known.
+    n_thought: Option<usize>,
     /// Where its tokens begin, if anyone asks.
     offsets: Option<Offsets>,
+}
+
+impl Progress {
+    /// Whether its next text is shown as it is: it has begun, and thinks no more.
+    fn is_plain(&self) -> bool {
+        self.begun && self.split.as_ref().is_none_or(Split::is_in_answer)
+    }
+
+    /// New thoughts and new text.
+    fn apart(&mut self, news: &News) -> Apart {
+        let Some(split) = &mut self.split else {
+            return Apart { text: news.text.to_owned(), ..Apart::default() };
+        };
+        let mut apart = split.push(news.text);
+        if news.finish.is_some() {
+            split.finish(&mut apart);
+        }
+        apart
+    }
 }
 
 /// What came of a choice.
@@ -59,6 +83,7 @@ pub struct News<'a> {
 /// New text as its client sees it.
 #[derive(Debug, Default)]
 struct Said {
+    thought: String,
     text: String,
     /// Pieces of calls in OpenAI's shape.
     calls: Vec<Value>,
@@ -68,11 +93,14 @@ struct Said {
 
 impl Said {
     fn shows(&self) -> bool {
-        !self.text.is_empty() || !self.calls.is_empty()
+        !self.thought.is_empty() || !self.text.is_empty() || !self.calls.is_empty()
     }
 
     fn delta(&self) -> Value {
         let mut delta = json!({});
+        if !self.thought.is_empty() {
+            delta["reasoning_content"] = json!(self.thought);
+        }
         if !self.text.is_empty() {
             delta["content"] = json!(self.text);
         }
@@ -92,8 +120,9 @@ impl Chunks {
     /// Nothing has been sent yet.
     pub fn new(request: Generate, meta: Meta, tokenizer: Arc<Tokenizer>) -> Self {
         let parser = request.calls.as_ref().map(|calls| calls.parser());
+        let split = request.thoughts.as_ref().map(|thoughts| thoughts.split());
         let n = request.sequences();
-        let choices = vec![Progress { parser, ..Progress::default() }; n];
+        let choices = vec![Progress { split, parser, ..Progress::default() }; n];
         let more = request.calls.is_some() || request.params.logprobs.is_some() || request.return_token_ids;
         let counts = matches!(request.delivery, Delivery::Stream { continuous_usage: true, .. });
         let mut chunks = Chunks { request, meta, tokenizer, choices, frame: None };
@@ -105,7 +134,7 @@ impl Chunks {
     pub fn events(&mut self, news: &News, out: &mut Vec<u8>) {
         let progress = &mut self.choices[news.index];
         match &self.frame {
-            Some(frame) if progress.begun && news.finish.is_none() => {
+            Some(frame) if progress.is_plain() && news.finish.is_none() => {
                 progress.n_tokens += news.tokens.len();
                 if !news.text.is_empty() {
                     out.extend_from_slice(b"data: ");
@@ -120,7 +149,7 @@ impl Chunks {
     /// What is to be sent: nothing while text is held back, two chunks at a chat's beginning.
     pub fn of(&mut self, news: &News) -> Vec<Value> {
         let first = !std::mem::replace(&mut self.choices[news.index].begun, true);
-        self.choices[news.index].n_tokens += news.tokens.len();
+        self.count(news);
         let echoes = first && self.request.echo.is_some();
         let details = self.request.params.logprobs.is_some() || self.request.return_token_ids;
         let said = self.said(news);
@@ -154,9 +183,20 @@ impl Chunks {
         let Delivery::Stream { usage: true, .. } = self.request.delivery else { return None };
         let prompt = self.request.prompts.iter().map(Vec::len).sum();
         let completion = self.choices.iter().map(|c| c.n_tokens).sum();
+        let thought = self.choices.iter().map(|c| c.n_thought).sum();
         let mut chunk = self.chunk(vec![]);
-        chunk["usage"] = usage(prompt, completion, &self.meta);
+        chunk["usage"] = usage(prompt, completion, thought, &self.meta);
         Some(chunk)
+    }
+
+    fn count(&mut self, news: &News) {
+        let progress = &mut self.choices[news.index];
+        progress.n_tokens += news.tokens.len();
+        let counted = news.finish.is_some()
+            || matches!(self.request.delivery, Delivery::Stream { continuous_usage: true, .. });
+        if let Some(thoughts) = self.request.thoughts.as_ref().filter(|_| counted) {
+            progress.n_thought = thoughts.count(&news.choice.tokens[..news.tokens.end]);
+        }
     }
 
     fn role(&self, news: &News) -> Value {
@@ -197,17 +237,21 @@ impl Chunks {
         chunk
     }
 
-    /// What a choice's new text is to its client: text to show, and pieces of calls.
+    /// What a choice's new text is to its client: thoughts, text to show, and pieces of calls.
     fn said(&mut self, news: &News) -> Said {
-        let Some(parser) = &mut self.choices[news.index].parser else {
-            return Said { text: news.text.to_owned(), ..Said::default() };
-        };
-        let mut parts = parser.push(news.text);
+        let tells = self.request.tells_thoughts();
+        let progress = &mut self.choices[news.index];
+        let Apart { mut thought, text } = progress.apart(news);
+        if !tells {
+            thought.clear();
+        }
+        let Some(parser) = &mut progress.parser else { return Said { thought, text, ..Said::default() } };
+        let mut parts = parser.push(&text);
         if news.finish.is_some() {
             parts.extend(parser.finish());
         }
         let has_called = parser.n_calls() > 0 && !parser.is_within_call();
-        let mut said = Said { has_called, ..Said::default() };
+        let mut said = Said { thought, has_called, ..Said::default() };
         for part in parts {
             self.add(news.index, part, &mut said);
         }
@@ -259,7 +303,8 @@ impl Chunks {
     fn counted(&self, news: &News, mut chunk: Value) -> Value {
         if let Delivery::Stream { continuous_usage: true, .. } = self.request.delivery {
             let prompt = self.request.prompts[news.choice.prompt].len();
-            chunk["usage"] = usage(prompt, self.choices[news.index].n_tokens, &self.meta);
+            let progress = &self.choices[news.index];
+            chunk["usage"] = usage(prompt, progress.n_tokens, progress.n_thought, &self.meta);
         }
         chunk
     }

@@ -9,7 +9,7 @@ use crate::tokenizer::{Special, TokenizerConfig};
 
 pub(super) struct Model {
     pub(super) tokenizer: Tokenizer,
-    template: ChatTemplate,
+    pub(super) template: ChatTemplate,
     generation: GenerationConfig,
     served: Vec<String>,
 }

@@ -97,6 +97,31 @@ fn formats_that_are_wrong_are_named() {
     assert_eq!(refused(talk(two)), "guided_regex");
 }
 
+/// Of the tools that a choice does not allow the model sees nothing.
+#[test]
+fn some_tools_are_allowed() {
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let three = json!([named("f"), named("g"), named("h")]);
+    let ask = |mode: &str, tools: Value| {
+        let allowed = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
+        talk(json!({"tools": three, "tool_choice": allowed}))
+    };
+    let g = ask("auto", json!([named("h"), named("f")])).unwrap();
+    assert_eq!(&*g.calls.unwrap().names, ["h", "f"]);
+    assert!(g.params.grammar.is_none());
+    let alone = talk(json!({"tools": [named("g")], "tool_choice": "required"})).unwrap();
+    let g = ask("required", json!([named("g")])).unwrap();
+    assert!(g.params.grammar.is_some() && g.prompts == alone.prompts);
+    for (mode, tools) in [
+        ("auto", json!([])),
+        ("auto", json!([named("x")])),
+        ("none", json!([named("f")])),
+        ("auto", json!(["f"])),
+    ] {
+        assert_eq!(refused(ask(mode, tools.clone())), "tool_choice", "{mode} {tools}");
+    }
+}
+
 #[test]
 fn tool_choices() {
     let ask = |choice: Value| talk(json!({"tools": tools(), "tool_choice": choice}));

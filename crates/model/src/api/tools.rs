@@ -39,7 +39,8 @@ impl Offer {
             return Err(ApiError::invalid("tools", format!("tools[{at}]: expected a function with a name")));
         }
         let most = if fields.flag("parallel_tool_calls")? == Some(false) { 1 } else { MAX_CALLS };
-        let choice = choice(fields.value("tool_choice"), tools)?;
+        let (asked, tools) = allowed(fields.value("tool_choice"), tools)?;
+        let choice = choice(asked.as_ref(), &tools)?;
         let tools = (!tools.is_empty() && choice.is_some()).then(|| Value::from(tools));
         Ok(Offer { tools, choice: choice.unwrap_or(Choice::Auto), most })
     }
@@ -81,6 +82,29 @@ impl Offer {
 fn is_function(tool: &Value) -> bool {
     let kind = &tool["type"];
     (kind.is_null() || kind == "function") && name(tool).is_some_and(|name| (1..=256).contains(&name.len()))
+}
+
+/// What is chosen, and from which tools: some of them, where the choice says so. The others are not shown.
+fn allowed(choice: Option<&Value>, tools: &[Value]) -> Result<(Option<Value>, Vec<Value>), ApiError> {
+    let Some(allowed) = choice.and_then(|choice| choice.get("allowed_tools")) else {
+        return Ok((choice.cloned(), tools.to_vec()));
+    };
+    let wrong = |why: String| ApiError::invalid("tool_choice", format!("tool_choice.allowed_tools: {why}"));
+    let names = allowed["tools"].as_array().filter(|names| !names.is_empty());
+    let names =
+        names.ok_or_else(|| wrong("tools: expected a list of functions by their names".to_owned()))?;
+    let one = |wanted: &Value| {
+        let wanted =
+            name(wanted).ok_or_else(|| wrong("tools: expected functions by their names".to_owned()))?;
+        let tool = tools.iter().find(|tool| name(tool) == Some(wanted));
+        tool.cloned().ok_or_else(|| wrong(format!("`{wanted}` is none of the tools")))
+    };
+    match allowed["mode"].as_str() {
+        Some("auto" | "required") => {
+            Ok((Some(allowed["mode"].clone()), names.iter().map(one).collect::<Result<_, _>>()?))
+        }
+        _ => Err(wrong("mode: expected auto or required".to_owned())),
+    }
 }
 
 /// Nothing where the tools are not to be shown.

@@ -89,6 +89,12 @@ fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<V
 /// Clients send back what they were answered, with all its nulls. A template looks whether a key is there, not what it holds.
 fn drop_empty(message: &mut Map<String, Value>) {
     message.retain(|key, value| key == "content" || !value.is_null());
+    // What it thought has two names: templates know one of them.
+    for [from, to] in [["reasoning", "reasoning_content"], ["reasoning_content", "reasoning"]] {
+        if let (Some(Value::String(thought)), None) = (message.get(from).cloned(), message.get(to)) {
+            message.insert(to.to_owned(), thought.into());
+        }
+    }
     if message.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
         message.remove("tool_calls");
     }

@@ -32,6 +32,7 @@ use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::error::shorten;
+use crate::thoughts::Markers;
 use crate::tools::ToolFormat;
 
 /// Longest template, in bytes; published ones have some thousands.
@@ -67,6 +68,7 @@ pub struct ChatTemplate {
     source: String,
     prints: Prints,
     tools: Option<ToolFormat>,
+    thoughts: Option<Markers>,
 }
 
 /// Texts of the special tokens, for templates that print them.
@@ -120,7 +122,7 @@ impl ChatTemplate {
             return Err(TemplateError::TooLong { found: source.len(), limit: MAX_SOURCE_BYTES });
         }
         let mut environment = environment()?;
-        let tools = ToolFormat::of_template(source);
+        let (tools, thoughts) = (ToolFormat::of_template(source), Markers::of_template(source));
         let (compiled, nests) = rewrite::rewritten(&line_feeds(source));
         if nests > NESTS {
             return Err(TemplateError::Limit(format!("{NESTS} brackets and commas in its tags")));
@@ -128,7 +130,7 @@ impl ChatTemplate {
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
         let prints = Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true };
-        let mut template = ChatTemplate { environment, source, prints, tools };
+        let mut template = ChatTemplate { environment, source, prints, tools, thoughts };
         let (arguments, null) = template.detect_calls();
         template.prints = Prints { form: template.detect_form(), arguments, null };
         Ok(template)
@@ -152,6 +154,16 @@ impl ChatTemplate {
     /// The same template for a model that writes tool calls so.
     pub fn with_tool_format(self, format: ToolFormat) -> Self {
         ChatTemplate { tools: Some(self.tools.map_or(format, |own| own.or_named(format))), ..self }
+    }
+
+    /// What stands around the thoughts of the model that it is for, if it thinks before it answers.
+    pub fn thoughts(&self) -> Option<Markers> {
+        self.thoughts
+    }
+
+    /// The same template for a model that marks thoughts so; without markers they stay in its text.
+    pub fn with_thoughts(self, thoughts: Option<Markers>) -> Self {
+        ChatTemplate { thoughts, ..self }
     }
 
     /// Renders a conversation.

@@ -50,6 +50,7 @@ fn usage() -> Value {
     let mut usage =
         object(json!({"prompt_tokens": whole, "completion_tokens": whole, "total_tokens": whole}));
     usage["properties"]["prompt_tokens_details"] = object(json!({"cached_tokens": whole}));
+    usage["properties"]["completion_tokens_details"] = object(json!({"reasoning_tokens": whole}));
     usage
 }
 
@@ -83,6 +84,8 @@ fn chat_choice() -> Value {
     let call = object(json!({"id": {"type": "string"}, "type": {"const": "function"}, "function": function}));
     let mut message = object(json!({"role": {"const": "assistant"}, "content": {"type": ["string", "null"]},
                                     "refusal": {"type": "null"}}));
+    message["properties"]["reasoning_content"] =
+        json!({"type": "string", "description": "What the model thought before."});
     message["properties"]["tool_calls"] = json!({"type": "array", "items": call});
     ending(json!({"message": message}))
 }

@@ -13,6 +13,7 @@ pub(super) fn paths() -> Map<String, Value> {
         ("/", json!({"get": text("The page", "text/html")})),
         ("/page.css", json!({"get": text("Its style", "text/css")})),
         ("/page.js", json!({"get": text("Its script", "text/javascript")})),
+        ("/markdown.js", json!({"get": text("What it shows answers by", "text/javascript")})),
         ("/v1/hold", json!({"get": get("What sits in memory, and how busy the lanes were", "Thing")})),
         ("/v1/files", json!({"get": spool(get("All files", "Thing")), "post": upload()})),
         ("/v1/files/{id}", json!({"get": spool(file()), "delete": spool(file())})),

@@ -1,6 +1,6 @@
 "use strict";
 // The page of a Ballast server: a chat, and what the server's memory and lanes do. Text from the model is only ever
-// set as text, never as markup.
+// set as text (markdown.js), never as markup.
 
 const $ = (id) => document.getElementById(id);
 const make = (tag, className, text) => {
@@ -72,6 +72,15 @@ const DRAW_EVERY_MS = 40;
 let messages = [];
 let stopper = null;
 
+/** The conversation outlives the page, for as long as its tab is open. */
+function keep() {
+  try {
+    sessionStorage.setItem("chat", JSON.stringify(messages));
+  } catch {
+    sessionStorage.removeItem("chat"); // No room: a part of it would be another conversation.
+  }
+}
+
 function settings() {
   const body = {};
   for (const name of ["temperature", "top_p", "top_k", "max_tokens", "seed"]) {
@@ -86,6 +95,20 @@ function show(role, text) {
   $("turns").append(turn);
   turn.scrollIntoView({ block: "end" });
   return turn;
+}
+
+/** What the model thinks, which can be opened, and what it answers. */
+function write(turn, { thought, text }) {
+  let details = turn.querySelector(".thought");
+  if (thought && !details) {
+    details = make("details", "thought");
+    details.append(make("summary", "", "Thoughts"), make("div"));
+    turn.prepend(details);
+  }
+  if (thought) details.lastChild.textContent = thought;
+  let answer = turn.querySelector(".answer");
+  if (!answer) turn.append(answer = make("div", "answer"));
+  answer.replaceChildren(...markdown(text));
 }
 
 function busy(now) {
@@ -107,15 +130,19 @@ function atEnd() {
 async function answer(turn) {
   const chat = messages;
   const system = $("system").value.trim();
-  const conversation = system ? [{ role: "system", content: system }, ...messages] : messages;
+  const said = messages.map(({ role, content }) => ({ role, content }));
+  const conversation = system ? [{ role: "system", content: system }, ...said] : said;
   const began = performance.now();
-  let text = "", first = null, tokens = 0, cut = "", drawing = null;
-  // Drawn some times a second: a page that draws every token of a fast stream has no time for anything else.
+  let text = "", thought = "", first = null, tokens = 0, cut = "", drawing = null, drawMs = 0;
+  // Drawn some times a second, less often where that takes long: a page that draws every token of a fast stream has no time for
+  // anything else.
   const drawText = () => {
     drawing = null;
     if (first === null || chat !== messages) return;
     const follow = atEnd();
-    turn.textContent = text;
+    const begun = performance.now();
+    write(turn, { thought, text });
+    drawMs = performance.now() - begun;
     if (follow) $("turns").scrollTop = $("turns").scrollHeight;
     const seconds = (performance.now() - first) / 1000;
     const rate = tokens > 1 && seconds > 0 ? `${((tokens - 1) / seconds).toFixed(1)} tokens/s, ` : "";
@@ -134,20 +161,20 @@ async function answer(turn) {
     if (!response.ok) throw new Error(await complaint(response));
     for await (const event of events(response)) {
       if (event.error) throw new Error(event.error.message);
-      const piece = event.choices[0]?.delta?.content;
-      if (piece) {
-        first ??= performance.now();
-        text += piece;
-      }
+      const delta = event.choices[0]?.delta;
+      const content = delta?.content ?? "", reasoning = delta?.reasoning_content ?? "";
+      if (content || reasoning) first ??= performance.now();
+      text += content;
+      thought += reasoning;
       tokens = event.usage?.completion_tokens ?? tokens;
       if (event.choices[0]?.finish_reason === "length") cut = ", cut: no more tokens allowed";
-      drawing ??= setTimeout(drawText, DRAW_EVERY_MS);
+      drawing ??= setTimeout(drawText, Math.max(DRAW_EVERY_MS, 4 * drawMs));
     }
   } finally {
     clearTimeout(drawing);
     drawText();
     // A conversation that was put away meanwhile is not gone on with.
-    if (chat === messages && text) messages.push({ role: "assistant", content: text });
+    if (chat === messages && (text || thought)) messages.push({ role: "assistant", content: text, thought });
   }
 }
 
@@ -177,6 +204,7 @@ async function ask() {
     turn.classList.remove("going");
     if (!turn.textContent) turn.remove();
     if (chat === messages && messages.at(-1)?.role === "user") takeBack(asked);
+    if (chat === messages) keep();
   }
 }
 
@@ -188,9 +216,19 @@ $("stop").addEventListener("click", () => stopper?.abort());
 $("clear").addEventListener("click", () => {
   stopper?.abort();
   messages = [];
+  keep();
   $("turns").replaceChildren();
   $("speed").textContent = "";
 });
+
+/** What was said before the page was loaded again. */
+function recall() {
+  messages = JSON.parse(sessionStorage.getItem("chat") ?? "[]");
+  for (const { role, content, thought } of messages) {
+    if (role === "user") show(role, content);
+    else write(show(role), { thought, text: content });
+  }
+}
 
 // ---- The hold ----
 
@@ -313,4 +351,5 @@ async function look() {
   setTimeout(look, 1000);
 }
 
+recall();
 look();

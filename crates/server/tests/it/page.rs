@@ -23,7 +23,7 @@ fn bytes(hold: &Value, tier: &str, part: &str) -> (u64, u64) {
 #[test]
 fn the_page_asks_nobody_else_and_runs_nothing_inline() {
     let server = start("llama", config());
-    for path in ["/", "/page.css", "/page.js"] {
+    for path in ["/", "/page.css", "/page.js", "/markdown.js"] {
         let response = get(server.address, path);
         let policy = response.header("content-security-policy").unwrap();
         for rule in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {

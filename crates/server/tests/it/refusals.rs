@@ -156,7 +156,7 @@ fn every_route_but_the_open_ones_needs_a_key() {
             assert_ne!(send(server.address, &request(method, path, &header, b"{}")).status, 401, "{path}");
         }
     }
-    for open in ["/health", "/ready", "/", "/page.css", "/page.js"] {
+    for open in ["/health", "/ready", "/", "/page.css", "/page.js", "/markdown.js"] {
         assert_eq!(get(server.address, open).status, 200, "{open}");
     }
 }
