@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use engine::counted;
-use policy::plan::{BlockSize, binds, one_more_gib};
+use policy::plan::{BlockSize, GAIN};
 use serde_json::{Value, json};
-use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted, peak};
-use spec::{ByTier, Tier};
+use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted, one_more_gib, peak};
+use spec::{ByTier, Lane, Tier};
 
 use super::tell;
 use crate::args::{
@@ -107,14 +107,12 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let Some(planned) = sim::flexgen::plan(&wanted, rates, Mechanism::BALLAST) else {
         return Err(nothing(&args.model, &wanted, rates, Mechanism::BALLAST));
     };
-    // A block that was asked for stays, and so does one whose requests have to be done in time.
-    let in_time = args.max_latency.map(|_| planned.placed.block);
-    let more = one_more_gib(&planned.question, wanted.block.or(in_time));
+    let more = one_more_gib(&planned, &wanted, rates, Mechanism::BALLAST);
     let mut told =
         report(&args.model, &args.scenario, &planned.case, &planned.prediction, Mechanism::BALLAST);
-    let binds = binds(&planned.question, &planned.placed, more);
-    told["binds"] = json!(binds);
     let peak = peak(&planned.case, rates, Mechanism::BALLAST);
+    let binds = binds(&planned, rates, peak, more);
+    told["binds"] = json!(binds);
     told["peak_bytes"] = by_tier(peak.map(|bytes| bytes as u64));
     told["one_more_gib_tokens_per_s"] = by_tier(more);
     let hour = planned.prediction.generated_tokens_per_s * 3600.0;
@@ -138,6 +136,17 @@ fn budgets(args: &PlanArgs, rates: Rates) -> Rates {
         disk_bytes: or(args.engine.disk, rates.disk_bytes),
         ..rates
     }
+}
+
+/// What holds the plan back: its longest lane, and the tiers that are full and of which more would be of use.
+fn binds(planned: &Planned, rates: Rates, peak: ByTier<f64>, more: ByTier<f64>) -> Vec<&'static str> {
+    let prediction = &planned.prediction;
+    let busy = |lane: &Lane| prediction.prefill.lanes[lane.index()] + prediction.decode.lanes[lane.index()];
+    let longest = Lane::ALL.into_iter().max_by(|a, b| busy(a).total_cmp(&busy(b)));
+    let has = ByTier { device: rates.device_bytes, host: rates.host_bytes, disk: rates.disk_bytes };
+    let least = GAIN * prediction.generated_tokens_per_s;
+    let is_short = |tier| peak[tier] > tell::FULL * has[tier] && more[tier] > least;
+    tell::in_words(longest.unwrap_or(Lane::Device), is_short)
 }
 
 fn by_tier<T: serde::Serialize>(values: ByTier<T>) -> Value {

@@ -14,7 +14,7 @@ use crate::console::show;
 use crate::scenario::{percent, shares};
 
 /// A tier that is this full holds the plan back, unless more of it would bring less than [`GAIN`].
-const FULL: f64 = 0.97;
+pub(super) const FULL: f64 = 0.97;
 
 fn by_tier<T: serde::Serialize + Copy>(values: ByTier<T>) -> Value {
     json!({ "device": values.device, "host": values.host, "disk": values.disk })
@@ -23,14 +23,6 @@ fn by_tier<T: serde::Serialize + Copy>(values: ByTier<T>) -> Value {
 /// What holds a plan back: its longest lane, and the tiers that are full. `more`: what one more GiB of each would bring, where
 /// that was looked for.
 pub(super) fn binds(best: &Scored, more: Option<ByTier<f64>>) -> Vec<&'static str> {
-    let lane = match best.run.busiest() {
-        Lane::Host => "attention on the host",
-        Lane::Up => "copies from host to device",
-        Lane::Down => "copies from device to host",
-        Lane::DiskRead => "reading the drive",
-        Lane::DiskWrite => "writing the drive",
-        _ => "compute on the device",
-    };
     let peak = best.outline.peak_bytes;
     let full = |held: u64, limit: u64| held as f64 > FULL * limit as f64;
     let (device, host) = match best.outline.budget {
@@ -40,12 +32,26 @@ pub(super) fn binds(best: &Scored, more: Option<ByTier<f64>>) -> Vec<&'static st
     };
     let gains = |tier| more.is_none_or(|more: ByTier<f64>| more[tier] > GAIN * best.run.tokens_per_s());
     let drive = best.outline.drive.is_some_and(|limit| full(peak.disk, limit));
+    let full = ByTier { device, host, disk: drive };
+    in_words(best.run.busiest(), |tier| full[tier] && gains(tier))
+}
+
+/// A lane, and the tiers that are short.
+pub(super) fn in_words(lane: Lane, is_short: impl Fn(Tier) -> bool) -> Vec<&'static str> {
+    let lane = match lane {
+        Lane::Host => "attention on the host",
+        Lane::Up => "copies from host to device",
+        Lane::Down => "copies from device to host",
+        Lane::DiskRead => "reading the drive",
+        Lane::DiskWrite => "writing the drive",
+        _ => "compute on the device",
+    };
     let tiers = [
-        (device, Tier::Device, "memory of the device"),
-        (host, Tier::Host, "memory of the host"),
-        (drive, Tier::Disk, "room on the drive"),
+        (Tier::Device, "memory of the device"),
+        (Tier::Host, "memory of the host"),
+        (Tier::Disk, "room on the drive"),
     ];
-    let short = tiers.into_iter().filter(|&(full, tier, _)| full && gains(tier)).map(|tier| tier.2);
+    let short = tiers.into_iter().filter(|(tier, _)| is_short(*tier)).map(|(_, name)| name);
     std::iter::once(lane).chain(short).collect()
 }
 

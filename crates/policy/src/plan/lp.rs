@@ -89,7 +89,7 @@ impl Question {
 }
 
 /// A batch and a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSize {
     /// Sequences of a batch.
     pub batch_size: u32,

@@ -9,4 +9,4 @@ mod sums;
 pub use habits::{Attention, Habits};
 pub use lp::{Attends, BlockSize, Kernels, Overlap, Placed, Question, place, programme, room};
 pub use programme::{Compare, Programme, Row};
-pub use search::{GAIN, binds, blocks, one_more_gib, search, search_up_to};
+pub use search::{GAIN, around, blocks, search, search_up_to};

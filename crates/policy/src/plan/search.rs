@@ -1,7 +1,6 @@
 //! Batches and blocks enumerated, each placed by the linear programme; the best few are worth a closer look.
 
-use super::lp::{BlockSize, Placed, Question, place, room};
-use spec::{ByTier, Bytes, Lane};
+use super::lp::{BlockSize, Placed, Question, place};
 use std::cmp::Ordering;
 
 /// Sequences of a batch that are tried.
@@ -14,6 +13,19 @@ const BLOCKS: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
 pub fn blocks() -> impl Iterator<Item = BlockSize> {
     let of = |batch_size| BLOCKS.into_iter().map(move |num_batches| BlockSize { batch_size, num_batches });
     BATCH_SIZES.into_iter().flat_map(of)
+}
+
+/// Those one step from a block, of those that are tried: in its batches' size, in their number, or in one against the other.
+pub fn around(block: BlockSize) -> impl Iterator<Item = BlockSize> {
+    const STEPS: [[isize; 2]; 6] = [[1, 0], [-1, 0], [0, 1], [0, -1], [1, -1], [-1, 1]];
+    let at = |list: &[u32], value| list.iter().position(|&tried| tried == value);
+    let step =
+        |list: &[u32], from: Option<usize>, by: isize| list.get(from?.checked_add_signed(by)?).copied();
+    let (size, number) = (at(&BATCH_SIZES, block.batch_size), at(&BLOCKS, block.num_batches));
+    STEPS.into_iter().filter_map(move |[larger, more]| {
+        let batch_size = step(&BATCH_SIZES, size, larger)?;
+        Some(BlockSize { batch_size, num_batches: step(&BLOCKS, number, more)? })
+    })
 }
 
 /// Tokens a second, as the programme sees it.
@@ -41,47 +53,20 @@ pub fn search_up_to(question: &Question, most: u32, keep: usize) -> Vec<Placed> 
 /// Where a tier is said to bind, one more GiB of it adds this share of the tokens a second at the least.
 pub const GAIN: f64 = 0.005;
 
-/// What holds a plan back: its longest lane, and the tiers that are full and of which more would be of use. `more`: what one more GiB
-/// adds ([`one_more_gib`]).
-pub fn binds(question: &Question, placed: &Placed, more: ByTier<f64>) -> Vec<&'static str> {
-    let longest = placed.lanes.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|lane| lane.0);
-    let lane = match longest {
-        Some(Lane::Host) => "attention on the host",
-        Some(Lane::Up) => "copies from host to device",
-        Some(Lane::Down) => "copies from device to host",
-        Some(Lane::DiskRead) => "reading the drive",
-        Some(Lane::DiskWrite) => "writing the drive",
-        _ => "compute on the device",
-    };
-    let peaks = [placed.peak.device, placed.peak.host, placed.peak.disk];
-    let names = ["memory of the device", "memory of the host", "room on the drive"];
-    let least = GAIN * rate(question, placed);
-    let gains = [more.device, more.host, more.disk].map(|more| more > least);
-    let full = peaks.into_iter().zip(room(question)).zip(names).zip(gains);
-    let full = full.filter(|(((peak, room), _), gains)| *peak > 0.99 * room && *gains);
-    let full = full.map(|((_, name), _)| name);
-    std::iter::once(lane).chain(full).collect()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Tokens a second that one more GiB of each tier would add: to the best block, or to one that stays.
-pub fn one_more_gib(question: &Question, stays: Option<BlockSize>) -> ByTier<f64> {
-    let best = |question: &Question| {
-        let best = match stays {
-            Some(block) => place(question, block),
-            None => search(question, 1).into_iter().next(),
+    #[test]
+    fn blocks_have_those_around_them_that_are_tried() {
+        let near = |batch_size, num_batches| {
+            around(BlockSize { batch_size, num_batches })
+                .map(|b| (b.batch_size, b.num_batches))
+                .collect::<Vec<_>>()
         };
-        best.map_or(0.0, |placed| rate(question, &placed))
-    };
-    let now = best(question);
-    let gain = |grow: fn(&mut Question)| {
-        let mut richer = question.clone();
-        grow(&mut richer);
-        (best(&richer) - now).max(0.0)
-    };
-    const GIB: Bytes = Bytes(1 << 30);
-    ByTier {
-        device: gain(|question| question.hardware.device.memory += GIB),
-        host: gain(|question| question.hardware.host.memory += GIB),
-        disk: gain(|question| question.hardware.disk.capacity += GIB),
+        assert_eq!(near(32, 4), [(40, 4), (28, 4), (32, 5), (32, 3), (40, 3), (28, 5)]);
+        assert_eq!(near(1, 1), [(2, 1), (1, 2)]);
+        assert_eq!(near(384, 20), [(256, 20), (384, 18)]);
+        assert_eq!(near(33, 4), [], "it is none of them");
     }
 }

@@ -5,10 +5,10 @@ use super::machine::Rates;
 use super::mechanism::{Grain, Mechanism, Order};
 use super::memory::{excess, peak};
 use super::placement::{reachable, steps};
-use super::plan::{ON_HOST, Wanted, question};
+use super::plan::{Wanted, question};
 use super::steps::countable;
 use policy::plan::{BlockSize, Placed, Question, blocks, place, room};
-use spec::{HardwareSpec, Placement, Split, Tier};
+use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
 
 /// Times that the programme is asked again with other memory, since it does not count all that is held.
 const ROUNDS: usize = 6;
@@ -111,9 +111,34 @@ impl Machine<'_> {
     /// programme knows of shares, not of turns).
     fn fitting(&self, question: &Question, block: BlockSize) -> Vec<Candidate> {
         let turns = self.mechanism.order == Order::Buffers && block.num_batches > 1;
-        let on_host = turns.then(|| Split::new(ON_HOST).expect("all of it"));
-        let ways = std::iter::once(None).chain(on_host.map(Some));
-        ways.filter_map(|hidden| self.within_memory(question.clone(), block, hidden)).collect()
+        let ways = std::iter::once(None).chain(turns.then_some(Some(Split::ON_HOST)));
+        let found = ways.filter_map(|hidden| self.within_memory(question.clone(), block, hidden));
+        found.flat_map(|found| [self.off_the_drive(&found), Some(found)]).flatten().collect()
+    }
+
+    /// With KV of the drive on the device instead, as far as there is room, and activations too if there is. For the programme of a
+    /// block whose lanes all overlap, the device's time is dear and the drive's is not; the timeline knows what waits for it.
+    fn off_the_drive(&self, found: &Candidate) -> Option<Candidate> {
+        let case = found.case;
+        let (placement, kv) = (case.policy.placement, case.policy.placement.kv);
+        let on_drive = kv.part(Tier::Disk);
+        if self.mechanism.order != Order::Buffers || on_drive == 0 {
+            return None;
+        }
+        let moved = |up: u32| {
+            let parts =
+                ByTier { device: kv.part(Tier::Device) + up, host: kv.part(Tier::Host), disk: on_drive - up };
+            Split::new(parts).expect("all of it").uncut(found.placed.block.sequences())
+        };
+        let shares = [1, 2, 4].map(|part| moved(on_drive / part));
+        let placed = |kv, hidden| {
+            let placement = Placement { kv, hidden, ..placement };
+            Case { policy: Policy { placement, ..case.policy }, ..case }
+        };
+        let hiddens = [Placement::RESIDENT.hidden, placement.hidden];
+        let tried = shares.into_iter().flat_map(|kv| hiddens.map(|hidden| placed(kv, hidden)));
+        let case = tried.into_iter().find(|case| self.fits(case))?;
+        Some(Candidate { case, ..found.clone() })
     }
 
     fn within_memory(

@@ -6,6 +6,7 @@
 
 mod candidates;
 mod case;
+mod climb;
 mod cost;
 mod machine;
 mod mechanism;
@@ -26,7 +27,7 @@ pub use mechanism::{Block, Compute, Copies, Expand, Fetch, Grain, Mechanism, Ord
 pub use memory::{Excess, excess, peak};
 pub use nearest::nearest;
 pub use paper::{CELLS, Cell, Metric, Published, QUOTED, Quoted, Table};
-pub use plan::{Planned, Wanted, frontier, least, plan};
+pub use plan::{Planned, Wanted, frontier, least, one_more_gib, plan};
 pub use program::Loop;
 pub use run::{Breakdown, Prediction, predict};
 pub use steps::countable;

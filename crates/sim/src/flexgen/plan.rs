@@ -2,26 +2,30 @@
 
 use super::candidates::{Candidate, candidates, spread, stepwise, worth_a_look};
 use super::case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};
+use super::climb::{at, climb};
 use super::cost::Prices;
 use super::machine::Rates;
 use super::mechanism::{Block, Compute, Copies, Expand, Mechanism, Order};
+use super::memory::peak;
 use super::run::{Prediction, estimate, predict};
 use policy::cost::Dims;
 use policy::pipeline::DiskPath;
 use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question};
 use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
 
-/// Candidates of the programme that are run on the timeline.
+/// Candidates of the programme that are run on the timeline, before what is around the best of them.
 const RESCORED: usize = 12;
+/// The same for a machine that has a little more of one tier.
+const RESCORED_RICHER: usize = 4;
+/// Of a tier's memory: of one that a plan fills no further, more is not asked for.
+const AMPLE: f64 = 0.75;
 /// Of these, how many are run with all their layers.
 const FINALISTS: usize = 2;
 /// Times the best that was found, what the programme must believe of a candidate to try its steps: it knows no barriers and is
 /// ahead of the timeline by a little.
-const HOPE: f64 = 1.01;
+pub(super) const HOPE: f64 = 1.01;
 /// Of the latency that the programme believes in, what is surely there.
 const TRUSTED: f64 = 0.8;
-/// All on the host.
-pub(super) const ON_HOST: ByTier<u32> = ByTier { device: 0, host: Split::WHOLE, disk: 0 };
 
 /// What is to be planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +69,33 @@ pub struct Planned {
 pub fn plan(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
     match mechanism.order {
         Order::Barriers => best(wanted.ways().filter_map(|way| best_of_all(&way, rates, mechanism))),
-        Order::Buffers => best_of_a_few(wanted, rates, mechanism),
+        Order::Buffers => best_of_a_few(wanted, rates, mechanism, (RESCORED, None)),
+    }
+}
+
+/// Tokens a second that one more GiB of each tier would add to a plan: as much as is planned with it, or nothing.
+pub fn one_more_gib(planned: &Planned, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> ByTier<f64> {
+    const GIB: f64 = (1 << 30) as f64;
+    let peak = peak(&planned.case, rates, mechanism);
+    let gain = |held: f64, has: f64, grow: fn(&mut Rates)| {
+        if held < AMPLE * has {
+            return 0.0;
+        }
+        let mut richer = rates;
+        grow(&mut richer);
+        let then = match mechanism.order {
+            Order::Barriers => plan(wanted, richer, mechanism),
+            Order::Buffers => {
+                let few = (RESCORED_RICHER, Some(planned.placed.block));
+                best_of_a_few(wanted, richer, mechanism, few)
+            }
+        };
+        then.map_or(0.0, |then| (rate(&then) - rate(planned)).max(0.0))
+    };
+    ByTier {
+        device: gain(peak.device, rates.device_bytes, |rates| rates.device_bytes += GIB),
+        host: gain(peak.host, rates.host_bytes, |rates| rates.host_bytes += GIB),
+        disk: gain(peak.disk, rates.disk_bytes, |rates| rates.disk_bytes += GIB),
     }
 }
 
@@ -90,14 +120,22 @@ fn best_of_all(way: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Plann
     found
 }
 
-/// With ours, whose programs are long: the candidates that the programme thinks best, and the best of those with all layers.
-fn best_of_a_few(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
+/// With ours, whose programs are long: the candidates that the programme thinks best, so many in each way, what is around the best of
+/// them and of a block that is named, and the best of those with all layers.
+fn best_of_a_few(
+    wanted: &Wanted,
+    rates: Rates,
+    mechanism: Mechanism,
+    (few, named): (usize, Option<BlockSize>),
+) -> Option<Planned> {
     let best_of_way = |way: Wanted| {
         let soon = candidates(&way, rates, mechanism).into_iter().filter(|found| wanted.may_be_soon(found));
-        let scored = estimated(spread(soon.collect(), RESCORED), rates, mechanism);
-        scored.filter(|planned| wanted.is_soon(&planned.prediction)).take(RESCORED).collect::<Vec<_>>()
+        let scored = estimated(spread(soon.collect(), few), rates, mechanism);
+        scored.filter(|planned| wanted.is_soon(&planned.prediction)).take(few).collect::<Vec<_>>()
     };
     let mut scored: Vec<Planned> = wanted.ways().flat_map(best_of_way).collect();
+    scored.extend(named.into_iter().flat_map(|block| at(wanted, rates, mechanism, block, 0.0)));
+    climb(wanted, rates, mechanism, &mut scored);
     scored.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
     let whole = scored.into_iter().map(|planned| {
         let prediction = predict(&planned.case, rates, mechanism);
@@ -152,7 +190,7 @@ pub fn least(wanted: &Wanted, rates: Rates, mechanism: Mechanism, tier: Tier) ->
     Some(enough)
 }
 
-fn rate(planned: &Planned) -> f64 {
+pub(super) fn rate(planned: &Planned) -> f64 {
     planned.prediction.generated_tokens_per_s
 }
 
@@ -162,7 +200,7 @@ fn best(all: impl Iterator<Item = Planned>) -> Option<Planned> {
 }
 
 /// Candidates as the timeline has them, by a few of their layers.
-fn estimated(
+pub(super) fn estimated(
     candidates: Vec<Candidate>,
     rates: Rates,
     mechanism: Mechanism,
@@ -174,17 +212,17 @@ fn estimated(
 }
 
 impl Wanted {
-    fn is_soon(&self, prediction: &Prediction) -> bool {
+    pub(super) fn is_soon(&self, prediction: &Prediction) -> bool {
         self.max_latency_s.is_none_or(|most| prediction.latency_s() <= most)
     }
 
     /// Whether the programme leaves hope that it is.
-    fn may_be_soon(&self, candidate: &Candidate) -> bool {
+    pub(super) fn may_be_soon(&self, candidate: &Candidate) -> bool {
         self.max_latency_s.is_none_or(|most| TRUSTED * candidate.latency_s() <= most)
     }
 
     /// Where the CPU may attend, with and without.
-    fn ways(&self) -> impl Iterator<Item = Wanted> + use<> {
+    pub(super) fn ways(&self) -> impl Iterator<Item = Wanted> + use<> {
         let (wanted, ways) = (*self, [HostAttention::On, HostAttention::Off]);
         let may = move |way: &HostAttention| {
             *way == HostAttention::Off || wanted.host_attention == HostAttention::On
@@ -245,8 +283,7 @@ pub(super) fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Q
 
 /// Rates below the hardware's: pageable copies, and a pass that expands.
 fn habits(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Habits {
-    let weights = Split::new(ON_HOST).expect("all of it");
-    let all_on_host = Placement { weights, ..Placement::RESIDENT };
+    let all_on_host = Placement { weights: Split::ON_HOST, ..Placement::RESIDENT };
     let case = wanted.case(BlockSize { batch_size: 1, num_batches: 1 }, all_on_host);
     let prices = Prices::new(&case, rates, mechanism);
     let pageable = mechanism.copies != Copies::Pinned;

@@ -219,6 +219,46 @@ fn no_policy_of_a_list_is_ahead_of_the_plan() {
     }
 }
 
+/// Of blocks that are alike for the programme the timeline finds the best, whichever of them it is shown first: no limit makes a
+/// plan faster, and none is slower than those of machines that have less.
+#[test]
+fn whoever_asks_for_less_or_has_more_is_no_worse_off() {
+    let rate = |planned: Option<Planned>| planned.expect("a plan").prediction.generated_tokens_per_s;
+    let gib = |n: f64| n * f64::from(1 << 30);
+    let short = Wanted { lengths: Lengths { prompt: 4, generated: 32 }, ..wanted("opt-30b") };
+    let free = plan(&short, t4(), Mechanism::BALLAST).expect("a plan");
+    let named = Wanted { block: Some(free.placed.block), ..short };
+    assert!(rate(plan(&named, t4(), Mechanism::BALLAST)) <= rate(Some(free)));
+    let rates = Rates { host_bytes: gib(32.0), device_bytes: gib(14.0), ..t4() };
+    let limited = Wanted { max_latency_s: Some(37.99), ..wanted("opt-6.7b") };
+    let free = rate(plan(&wanted("opt-6.7b"), rates, Mechanism::BALLAST));
+    assert!(rate(plan(&limited, rates, Mechanism::BALLAST)) <= 1.001 * free);
+    let narrow = Wanted {
+        lengths: Lengths { prompt: 128, generated: 128 },
+        weights: Format::Int4,
+        ..wanted("opt-30b")
+    };
+    let with = |device| {
+        let rates = Rates { host_bytes: gib(32.0), device_bytes: gib(device), ..t4() };
+        rate(plan(&narrow, rates, Mechanism::BALLAST))
+    };
+    let rates = [12.0, 16.0, 20.0, 24.0, 40.0].map(with);
+    assert!(rates.windows(2).all(|two| two[1] >= 0.995 * two[0]), "{rates:?}");
+}
+
+/// The drive's lane is idle for the programme, and KV on it costs nothing; the timeline waits for it.
+#[test]
+fn kv_is_not_on_the_drive_beside_a_device_that_has_room() {
+    let gib = |n: f64| n * f64::from(1 << 30);
+    let rates = Rates { host_bytes: gib(8.0), device_bytes: gib(14.0), ..t4() };
+    let lengths = Lengths { prompt: 128, generated: 128 };
+    let wanted = Wanted { lengths, weights: Format::Int4, ..wanted("opt-6.7b") };
+    let block = Some(BlockSize { batch_size: 28, num_batches: 4 });
+    let planned = plan(&Wanted { block, ..wanted }, rates, Mechanism::BALLAST).expect("a plan");
+    assert_eq!(planned.case.policy.placement.kv.part(Tier::Disk), 0, "{:?}", planned.case.policy);
+    assert!(planned.prediction.generated_tokens_per_s > 640.0, "{:?}", planned.prediction);
+}
+
 #[test]
 fn more_devices_are_never_slower() {
     let compressed = Wanted {
