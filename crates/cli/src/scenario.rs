@@ -1,7 +1,7 @@
 //! Published models on machines of the papers: what the flags ask for, in the simulator's words.
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use engine::size;
+use engine::{counted, size};
 use policy::cost::Dims;
 use serde_json::{Value, json};
 use sim::flexgen::{
@@ -177,7 +177,12 @@ fn too_small(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -
         none if none.is_empty() => {
             anyhow!("nothing fits: {model} needs more than one of device, host and drive to be larger")
         }
-        would => anyhow!("nothing fits: {model} needs at least {}", would.join(", or ")),
+        would => {
+            let what = wanted.block.map_or_else(String::new, |block| {
+                format!(" in a block of {} of {}", counted(block.num_batches, "batch"), block.batch_size)
+            });
+            anyhow!("nothing fits: {model}{what} needs at least {}", would.join(", or "))
+        }
     }
 }
 

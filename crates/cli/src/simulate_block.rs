@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use engine::counted;
+use engine::{counted, size};
 use policy::cost::Dims;
 use sim::draw::Format;
 use sim::flexgen::Rates;
@@ -65,6 +65,15 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
             "--batch-size {} prompts of {} tokens are more than a step can count: make it smaller",
             experiment.batch_seqs,
             args.prompt_len
+        );
+    }
+    let (weights, host) = (experiment.weight_bytes() as u64, experiment.hardware.host.memory.0);
+    if weights + args.kv_memory > host {
+        note!(
+            "weights of {} and KV of {} are more than the {} of this machine's host: it is simulated as if there were room",
+            size(&weights),
+            size(&args.kv_memory),
+            size(&host)
         );
     }
     note!(
@@ -137,8 +146,6 @@ fn hardware(name: &str, rates: Rates) -> HardwareSpec {
     let mut hardware = rates.hardware(name);
     hardware.device.attention_flops = rates.gemm_flops / 2.0;
     hardware.device.launch = Nanos(10_000);
-    // Prompts attend on the device, and a decode has an operation for each byte that it reads.
-    hardware.host.matmul_flops = 10.0 * rates.host_memory;
     hardware.host.launch = Nanos(20_000);
     hardware.disk.latency = Nanos(100_000);
     for link in [&mut hardware.up, &mut hardware.down, &mut hardware.peer] {

@@ -218,7 +218,8 @@ impl BlockExperiment {
         }
     }
 
-    fn weight_bytes(&self) -> f64 {
+    /// Bytes of the layers' weights and the head, which all live on the host.
+    pub fn weight_bytes(&self) -> f64 {
         let layer = self.dims.part(Part::Attention(0)) + self.dims.part(Part::Mlp(0));
         (self.dims.layers as f64 * layer + self.dims.part(Part::Head)) * ElementBytes::BF16.weight
     }

@@ -46,6 +46,14 @@ impl AttendOn {
             AttendOn::Device => Some(Delegate::Streamed),
         }
     }
+
+    /// What is asked for by it.
+    pub(crate) fn of(delegate: Delegate) -> AttendOn {
+        match delegate {
+            Delegate::Host => AttendOn::Host,
+            Delegate::Streamed => AttendOn::Device,
+        }
+    }
 }
 
 /// Schedules by name.

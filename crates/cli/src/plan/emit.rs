@@ -2,19 +2,11 @@
 
 use std::fmt::Write;
 
-use clap::ValueEnum;
 use engine::EngineConfig;
-use policy::sched::Delegate;
 use spec::{Placement, Split, Tier};
 
 use super::candidate::{Job, Scored};
 use crate::args::{ActivationsAs, AttendOn, LoadFormat, Percent, PlanArgs, ScheduleName, typed};
-
-/// A place to attend as `--attend` has it.
-fn attend(delegate: Delegate) -> String {
-    let name = AttendOn::value_variants().iter().find(|name| name.delegate() == Some(delegate));
-    name.map_or(String::new(), |name| typed(*name))
-}
 
 /// What was given of budgets and formats, and what was chosen.
 pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job) -> String {
@@ -60,7 +52,7 @@ pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job
     line("percent", format!("[{}]", shares.join(", ")));
     line("host-weights", quoted(typed(engine.host_weights)));
     if kv != Split::RESIDENT {
-        line("attend", quoted(attend(candidate.delegate)));
+        line("attend", quoted(typed(AttendOn::of(candidate.delegate))));
     }
     line("schedule", quoted(ScheduleName::of(candidate.schedule)));
     line("batch-size", candidate.batch_size.to_string());

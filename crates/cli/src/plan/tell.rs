@@ -5,11 +5,11 @@ use engine::{Budget, counted};
 use policy::cost::{Correction, OpSort};
 use policy::plan::GAIN;
 use serde_json::{Value, json};
-use spec::{ByTier, Lane, Op, Tier};
+use spec::{ByTier, Lane, Op, Placement, Split, Tier};
 
 use super::candidate::{Job, Scored};
 use super::search::Found;
-use crate::args::ScheduleName;
+use crate::args::{AttendOn, ScheduleName, typed};
 use crate::console::show;
 use crate::scenario::{percent, shares};
 
@@ -70,6 +70,8 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
             "batch_size": candidate.batch_size,
             "num_batches": candidate.num_batches,
             "max_num_batched_tokens": candidate.step_tokens,
+            "placement": placement(scored),
+            "attend": attend(scored),
             "generated_tokens_per_s": run.tokens_per_s(),
             "latency_s": run.latency_s,
             "latency_max_s": run.latency_max_s,
@@ -91,11 +93,8 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
         "num_batches": candidate.num_batches,
         "max_num_seqs": candidate.seqs(job),
         "max_num_batched_tokens": candidate.step_tokens,
-        "placement": {
-            "weights": shares(outline.placement.weights),
-            "kv": shares(outline.placement.kv),
-            "hidden": shares(outline.placement.hidden),
-        },
+        "placement": placement(best),
+        "attend": attend(best),
         "peak_bytes": by_tier(outline.peak_bytes),
         "layer_weight_bytes": outline.layer_bytes,
         "binds": binds(best, Some(more)),
@@ -105,6 +104,17 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
         "programme_tokens_per_s": found.programme,
         "candidates": others.collect::<Vec<_>>(),
     })
+}
+
+fn placement(scored: &Scored) -> Value {
+    let Placement { weights, kv, hidden } = scored.outline.placement;
+    json!({ "weights": shares(weights), "kv": shares(kv), "hidden": shares(hidden) })
+}
+
+/// Where decodes attend, as `--attend` has it, if it matters: some KV lives away from the device.
+fn attend(scored: &Scored) -> Option<String> {
+    let leaves = scored.outline.placement.kv != Split::RESIDENT;
+    leaves.then(|| typed(AttendOn::of(scored.candidate.delegate)))
 }
 
 /// For people.
@@ -127,6 +137,9 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
     {
         let [a, b, c] = Tier::ALL.map(|tier| percent(split, tier));
         show!("{:22}{a:9.1}%{b:9.1}%{c:9.1}%", format!("{name}, percent"))?;
+    }
+    if let Some(on) = attend(best) {
+        show!("decodes attend        on the {on}, where KV is elsewhere than on the device")?;
     }
     let held = best.outline.peak_bytes;
     let in_gib = Tier::ALL.into_iter().any(|tier| held[tier] >= 1 << 30);

@@ -104,6 +104,8 @@ fn tables_and_what_is_not_known() {
     ballast(&["plan", "opt-30b", "--hardware", "t5"]).refused(2, &["t5", "t4"]);
     ballast(&["plan", "opt-175b", "--memory", "8GiB", "--disk", "8GiB"])
         .refused(1, &["nothing fits", "room on the drive"]);
+    ballast(&["plan", "opt-30b", "--batch-size", "64", "--num-batches", "2", "--device-memory", "1GiB"])
+        .refused(1, &["nothing fits: opt-30b in a block of 2 batches of 64 needs at least"]);
     ballast(&["plan", "opt-30b", "--max-latency", "1"])
         .refused(1, &["nothing is fast enough", "s for a request"]);
     let cell = |more: &[&str]| ballast(&[&["simulate", "flexgen", "--model", "opt-30b"], more].concat());

@@ -46,7 +46,10 @@ impl<'a, R: Read> Reader<'a, R> {
         if count <= most {
             return Ok(());
         }
-        Err(self.malformed(format!("{count} {what}"), format!("at most {most}, which is what follows; is the file complete?")))
+        Err(self.malformed(
+            format!("{count} {what}"),
+            format!("at most {most}, which is what follows; is the file complete?"),
+        ))
     }
 
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {

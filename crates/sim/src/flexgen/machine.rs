@@ -140,7 +140,8 @@ impl Rates {
             host: HostSpec {
                 memory: Bytes(self.host_bytes as u64),
                 attention_bytes_per_s: self.host_memory,
-                matmul_flops: self.host_attention,
+                // A decode has an operation for each byte that it reads, and ten can be had in that time.
+                matmul_flops: 10.0 * self.host_memory,
                 launch: Nanos::ZERO,
             },
             disk: DiskSpec {
