@@ -113,23 +113,38 @@ impl Gpu {
             (loaded, _) => loaded,
         };
         let loaded = loaded.map_err(failed(&what))?;
+        let found = |kernel: &&'static str| Ok(((module, *kernel), self.find(module, loaded, kernel)?));
+        let found: Result<Vec<_>, CudaError> = module.kernels().iter().map(found).collect();
+        // It counts as loaded with all of its kernels or not at all: who asks for it again may have more luck.
+        let found = found.inspect_err(|_| {
+            // SAFETY: the module was just loaded, and nobody has a kernel of it. The error that is told is the first.
+            let _ = unsafe { result::module::unload(loaded) };
+        })?;
         all.modules.push((module, loaded));
-        for kernel in module.kernels() {
-            let name = CString::new(*kernel).expect("a kernel's name");
-            // SAFETY: the module was just loaded, and stays so until this is dropped.
-            let function = unsafe { result::module::get_function(loaded, name) };
-            let function = function.map_err(failed(&format!("find {kernel}")))?;
-            let block_bytes = module.block_bytes(kernel, self.architecture) as u32;
-            if block_bytes > 0 {
-                use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
-                // SAFETY: the function was just found. More than 48 KiB of shared memory must be asked for.
-                let allowed = unsafe { sys::cuFuncSetAttribute(function, MOST, block_bytes as i32) };
-                let what = format!("give the blocks of {kernel} {block_bytes} bytes");
-                allowed.result().map_err(failed(&what))?;
-            }
-            all.functions.insert((module, kernel), Function { function, block_bytes });
-        }
+        all.functions.extend(found);
         Ok(())
+    }
+
+    /// A kernel of a module that was just loaded.
+    fn find(
+        &self,
+        module: Module,
+        loaded: sys::CUmodule,
+        kernel: &'static str,
+    ) -> Result<Function, CudaError> {
+        use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
+        let name = CString::new(kernel).expect("a kernel's name");
+        // SAFETY: the caller has the module.
+        let function = unsafe { result::module::get_function(loaded, name) };
+        let function = function.map_err(failed(&format!("find {kernel}")))?;
+        let block_bytes = module.block_bytes(kernel, self.architecture) as u32;
+        if block_bytes > 0 {
+            // SAFETY: the function was just found. More than 48 KiB of shared memory must be asked for.
+            let allowed = unsafe { sys::cuFuncSetAttribute(function, MOST, block_bytes as i32) };
+            let what = format!("give the blocks of {kernel} {block_bytes} bytes");
+            allowed.result().map_err(failed(&what))?;
+        }
+        Ok(Function { function, block_bytes })
     }
 
     /// From the disk, or compiled and then kept there.

@@ -7,7 +7,7 @@ use crate::stand_in::StandIn;
 use crate::{sampling, scattered};
 use cuda::module::Module;
 use cuda::{CudaDevice, CudaError, Driver};
-use kernels::device::Device;
+use kernels::device::{Device, Dtype, Rows};
 use kernels::queue::{self, Mark};
 use kernels::table::{Case, Reach, conformance, random};
 use kernels::{CpuDevice, Team};
@@ -162,6 +162,32 @@ fn a_device_does_without_a_library_of_products() {
     assert!(without.contains(remark), "{without}");
     assert!(own.contains("products: own kernels, []"), "{own}");
     assert!(wanted.contains("none opened: libcublasLt.so"), "{wanted}");
+}
+
+/// Prints what comes of preparing a module, twice, and uses it.
+#[test]
+fn a_module_is_prepared_twice() {
+    let Some(mut device) = open(1 << 20) else { return };
+    for _ in 0..2 {
+        println!("prepared: {:?}", device.driver().prepare(&[Module::Rows]).map_err(|e| e.to_string()));
+    }
+    let buf = device.take(64).unwrap();
+    let x = Rows { buf, dtype: Dtype::F32, rows: 1, cols: 16 };
+    device.upload(&x.buf, bytemuck::cast_slice(&[3.0_f32; 16]));
+    device.cap(x, 2.0);
+    device.view(&x.buf, &mut |bytes| {
+        let capped = bytemuck::cast_slice::<u8, f32>(bytes);
+        assert!(capped.iter().all(|x| (x - 2.0 * 1.5_f32.tanh()).abs() < 1e-6), "{capped:?}");
+    });
+}
+
+#[test]
+fn a_module_whose_kernels_are_not_found_is_loaded_again() {
+    let Some(stand_in) = StandIn::new() else { return };
+    let fails = [("BALLAST_STAND_IN_FAILS", "cuModuleGetFunction 3")];
+    let told = stand_in.runs_with("gpu", &["a_module_is_prepared_twice"], &fails);
+    let prepared = ["failed to find cap_rows: DriverError(CUDA_ERROR_OUT_OF_MEMORY", "prepared: Ok(())"];
+    assert!(prepared.iter().all(|one| told.contains(one)), "{told}");
 }
 
 #[test]

@@ -50,6 +50,15 @@ inline long number(const char* variable, long otherwise) {
   return text ? std::atol(text) : otherwise;
 }
 
+// Whether this is the call that is to fail: "cuMemHostAlloc 3" is the third of that name.
+inline bool is_to_fail(const char* call) {
+  static std::atomic<long> calls{0};
+  const char* said = std::getenv("BALLAST_STAND_IN_FAILS");
+  size_t length = std::strlen(call);
+  if (!said || std::strncmp(said, call, length) != 0 || said[length] != ' ') return false;
+  return ++calls == std::atol(said + length);
+}
+
 // Memory, by its first address.
 struct Range {
   size_t bytes;
@@ -284,5 +293,8 @@ inline Stream* usual() {
 #define IN_CONTEXT                                   \
   if (current != &context) return INVALID_CONTEXT; \
   if (is_lost()) return LAUNCH_FAILED
+// What a device may have no memory for.
+#define MAY_FAIL \
+  if (is_to_fail(__func__)) return OUT_OF_MEMORY
 #define KNOWN(all, one) \
   if (!all.has(one)) return INVALID_HANDLE

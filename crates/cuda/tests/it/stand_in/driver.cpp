@@ -234,6 +234,7 @@ CALL cuModuleUnload(Module* module) {
 }
 CALL cuModuleGetFunction(Function** function, Module* module, const char* name) {
   IN_CONTEXT;
+  MAY_FAIL;
   KNOWN(modules, module);
   unsigned arguments = module->arguments(name);
   if (arguments == 0) return NOT_FOUND;
