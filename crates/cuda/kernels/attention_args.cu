@@ -27,13 +27,14 @@ struct AttendArgs {
   const u32* tables;
   const uint2* work;     // {span, first row of the tile} or {span, split}, all ones if there is none
   float* partials;       // [partial rows, kv_heads][DIM + 2]: mean not yet divided, maximum, sum
+  u32* stalled;          // in a trial: what is not 0 once a thread has waited in vain
   float scale;           // times log2(e)
   u32 heads, kv_heads;
   u32 window;            // 0: none
   u32 out_bf16;
   u32 pieces;            // where blocks stay: how much work there is for each head of keys
-  u32 is_trial;
   float cap;             // times log2(e); of kernels that are compiled as CAPPED
+  u32 unused;
 };
 
 // A score, times log2(e), as far from zero as it may come. One that does not count stays.

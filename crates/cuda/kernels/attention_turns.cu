@@ -79,20 +79,20 @@ __device__ __forceinline__ void bring(const AttendArgs& a, Turns& shared) {
       if (keys) {
         block = tile.block_of(a, step + 1, page);
         // Who comes round for the first time finds the place empty.
-        gate_wait(shared.unread[0][place.at], place.odd ^ 1, a.is_trial);
+        gate_wait(shared.unread[0][place.at], place.odd ^ 1, a.stalled);
         if (written == 32) bring_keys_of<32, true>(from, written, page, lane, shared.steps[place.at]);
         else bring_keys_of<32, false>(from, written, page, lane, shared.steps[place.at]);
       }
       copies_commit();
       if (untold) tell<1>(*untold);
       if (step == tile.from) {
-        gate_wait(shared.queries_unread, odd ^ 1, a.is_trial);
+        gate_wait(shared.queries_unread, odd ^ 1, a.stalled);
         put_queries<BRINGERS>(a, tile, shared.q);
         fence_shared();
         __syncwarp();
         gate_arrive(shared.queries_there, lane == 0);
       } else {
-        gate_wait(shared.unread[1][before.at], before.odd ^ 1, a.is_trial);
+        gate_wait(shared.unread[1][before.at], before.odd ^ 1, a.stalled);
         if (filled == 32) bring_values_of<32, true>(values, filled, page, lane, shared.steps[before.at]);
         else bring_values_of<32, false>(values, filled, page, lane, shared.steps[before.at]);
         untold = &shared.there[1][before.at];
@@ -133,9 +133,9 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
     auto advance = [&](u32 step, bool edge) {
       before = now;
       now.next();
-      gate_wait(shared.there[0][now.at], now.odd, a.is_trial);
-      gate_wait(shared.there[1][before.at], before.odd, a.is_trial);
-      gate_wait(shared.turns[reader], odd_turn, a.is_trial);
+      gate_wait(shared.there[0][now.at], now.odd, a.stalled);
+      gate_wait(shared.there[1][before.at], before.odd, a.stalled);
+      gate_wait(shared.turns[reader], odd_turn, a.stalled);
       odd_turn ^= 1;
       wgmma_begin();
       ask_scores(queries, shared_address(&shared.steps[now.at]), s);
@@ -153,9 +153,9 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
       if (moved) dim_rows(fade, r);
       to_weights(s, p);
     };
-    gate_wait(shared.queries_there, odd, a.is_trial);
-    gate_wait(shared.there[0][now.at], now.odd, a.is_trial);
-    gate_wait(shared.turns[reader], odd_turn, a.is_trial);
+    gate_wait(shared.queries_there, odd, a.stalled);
+    gate_wait(shared.there[0][now.at], now.odd, a.stalled);
+    gate_wait(shared.turns[reader], odd_turn, a.stalled);
     odd_turn ^= 1;
     wgmma_begin();
     ask_scores(queries, shared_address(&shared.steps[now.at]), s);
@@ -173,7 +173,7 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
     // What comes next is looked up while the last values come: the other reader would wait for this one.
     more = deal.next(piece, head);
     if (more) coming = Tile(a, piece, head);
-    gate_wait(shared.there[1][now.at], now.odd, a.is_trial);
+    gate_wait(shared.there[1][now.at], now.odd, a.stalled);
     wgmma_begin();
     ask_sums(p, shared_address(&shared.steps[now.at]), r);
     wgmma_wait<0>(r.o);

@@ -205,7 +205,7 @@ static inline void gate_arrive(Gate& gate, bool arrives) {
 }
 
 // Who sees but odd and even must not miss that a gate opened once more than it waited for.
-static inline void gate_wait(Gate& gate, unsigned odd, unsigned) {
+static inline void gate_wait(Gate& gate, unsigned odd, unsigned*) {
   auto& passed = emu::products().passed;
   size_t i = 0;
   while (i < passed.size() && passed[i].first != &gate) i++;

@@ -59,15 +59,20 @@ __device__ __forceinline__ void gate_arrive(Gate& gate, bool arrives) {
                : "memory");
 }
 
-// Nothing takes ten seconds: whoever has waited for so long ends the device's work with an error. In a trial it goes on after
-// a fifth of one, with numbers that are wrong, which the trial finds.
-__device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32 is_trial) {
+// Nothing takes ten seconds: whoever has waited for so long ends the device's work with an error. In a trial, which has a place for
+// that, it notes after a fifth of one that it has waited in vain and goes on, with numbers that are wrong; who comes after that waits
+// for nothing any more.
+__device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32* stalled) {
   asm volatile(
-      "{ .reg .pred open, late; .reg .u64 now, end;\n"
+      "{ .reg .pred open, late, trial; .reg .u32 noted; .reg .u64 now, end;\n"
       "mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
       "@open bra DONE;\n"
-      "setp.ne.u32 late, %2, 0;\n"
-      "selp.u64 end, 200000000, 10000000000, late;\n"
+      "setp.ne.u64 trial, %2, 0;\n"
+      "mov.u32 noted, 0;\n"
+      "@trial ld.volatile.global.u32 noted, [%2];\n"
+      "setp.ne.u32 late, noted, 0;\n"
+      "@late bra DONE;\n"
+      "selp.u64 end, 200000000, 10000000000, trial;\n"
       "mov.u64 now, %%globaltimer;\n"
       "add.u64 end, end, now;\n"
       "WAIT: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
@@ -75,9 +80,9 @@ __device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32 is_trial) {
       "mov.u64 now, %%globaltimer;\n"
       "setp.lt.u64 late, now, end;\n"
       "@late bra WAIT;\n"
-      "setp.eq.u32 late, %2, 0;\n"
-      "@late trap;\n"
-      "DONE: }" ::"r"(shared_address(&gate)), "r"(odd), "r"(is_trial)
+      "@!trial trap;\n"
+      "st.volatile.global.u32 [%2], 1;\n"
+      "DONE: }" ::"r"(shared_address(&gate)), "r"(odd), "l"(stalled)
       : "memory");
 }
 

@@ -49,8 +49,8 @@ arguments! {
     }
     /// `attend_many`, `attend_few`, `merge_splits`, `attend_floats`.
     AttendArgs {
-        q: u64, pages: u64, out: u64, spans: u64, tables: u64, work: u64, partials: u64, scale: f32, heads: u32,
-        kv_heads: u32, window: u32, out_bf16: u32, pieces: u32, is_trial: u32, cap: f32,
+        q: u64, pages: u64, out: u64, spans: u64, tables: u64, work: u64, partials: u64, stalled: u64, scale: f32,
+        heads: u32, kv_heads: u32, window: u32, out_bf16: u32, pieces: u32, cap: f32, unused: u32,
     }
     /// `attend_chosen`, `choose_keys`.
     SparseArgs { attend: AttendArgs, chosen: u64, share: f32, pages: u32, rows: u32, pieces: u32 }

@@ -182,14 +182,15 @@ impl<D: Driver> GpuDevice<D> {
             tables: 0,
             work: 0,
             partials: self.partials,
+            stalled: 0,
             scale: shape.scale * std::f32::consts::LOG2_E,
             heads: shape.heads as u32,
             kv_heads: kv.layout.kv_heads as u32,
             window: window(shape.window),
             out_bf16: (out.dtype == Dtype::Bf16).into(),
             pieces: 0,
-            is_trial: 0,
             cap: shape.cap.map_or(0.0, |cap| cap * std::f32::consts::LOG2_E),
+            unused: 0,
         }
     }
 

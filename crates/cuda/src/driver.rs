@@ -37,8 +37,8 @@ pub enum Outcome {
     Passed,
     /// Nobody uses it any more.
     Failed,
-    /// This process does without it, and the next one tries it again: it could not be tried, or was slower while something else may
-    /// have had the device.
+    /// This process does without it, and the next one tries it again: it could not be tried, or stood still or was slower while
+    /// something else may have had the device.
     Open,
 }
 
@@ -127,8 +127,8 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// Runs a trial, and remembers what came of it. Should the trial end the process or lose the device, the module has not passed
-    /// for those that come after.
+    /// Runs a trial, and remembers what came of it. Should the trial end the process or lose the device, the module is tried once more;
+    /// should that do so too, it has not passed for those that come after.
     fn try_out(&self, _module: Module, _trial: &mut dyn FnMut() -> Outcome) {}
 
     /// What this thread asks `queue` for from now on begins once everything that `after` names is done.

@@ -26,6 +26,8 @@ const RACE_RUNS: usize = 7;
 const RACE_QUEUED: usize = 16;
 /// Blocks that take several tiles of [`SEQUENCES`] each.
 const FEW_BLOCKS: usize = 5;
+/// Of the word that says that a thread has waited in vain.
+const STALLED_BYTES: usize = 4;
 
 impl<D: Driver> GpuDevice<D> {
     /// Compiles modules, and tries those that are to be tried.
@@ -49,8 +51,7 @@ impl<D: Driver> GpuDevice<D> {
         for module in tried {
             match if has_all { Ok(()) } else { self.driver.prepare(&[module]) } {
                 Ok(()) => _ = self.passes(module),
-                // It will not the next time.
-                Err(CudaError::Compile { .. }) => self.driver.try_out(module, &mut || Outcome::Failed),
+                // A compiler fails for want of memory, too: the next process may have it.
                 Err(_) => self.driver.try_out(module, &mut || Outcome::Open),
             }
         }
@@ -73,30 +74,33 @@ impl<D: Driver> GpuDevice<D> {
         let at_once = Module::Warpgroups { pages, head_dim, turns: false };
         let twin = (turns && self.passes(at_once)).then(|| Many::of_warpgroups(at_once));
         let has_its_twin = turns == twin.is_some();
-        // Once more before it is given up: a block of threads that stood still, as others had the device, has found nothing.
-        let agrees = |window| (0..2).any(|_| self.agrees(tried, twin, shape, window));
+        let compare = |window| {
+            // Once more where a block of threads stood still, as it may where others have the device.
+            let first = self.compare(tried, twin, shape, window);
+            if first == Outcome::Open { self.compare(tried, twin, shape, window) } else { first }
+        };
         let mut outcome = || {
             if !has_its_twin {
-                Outcome::Open
-            } else if !WINDOWS.into_iter().all(agrees) {
-                Outcome::Failed
-            } else if twin.is_none_or(|twin| self.is_faster(tried, twin, shape)) {
-                Outcome::Passed
-            } else {
-                Outcome::Open
+                return Outcome::Open;
             }
+            if let Some(other) = WINDOWS.into_iter().map(compare).find(|found| *found != Outcome::Passed) {
+                return other;
+            }
+            let is_faster = twin.is_none_or(|twin| self.is_faster(tried, twin, shape));
+            if is_faster { Outcome::Passed } else { Outcome::Open }
         };
         self.driver.try_out(module, &mut outcome);
     }
 
-    /// Whether a kernel finds what products of warps find, and if it has a twin, every bit of what that finds.
-    fn agrees(
+    /// Whether a kernel finds what products of warps find, and if it has a twin, every bit of what that finds; open if a thread of its
+    /// blocks waited in vain, whose numbers say nothing.
+    fn compare(
         &self,
         tried: Many,
         twin: Option<Many>,
         shape: (KvDtype, usize),
         window: Option<usize>,
-    ) -> bool {
+    ) -> Outcome {
         let trial = self.trial(shape, &SEQUENCES);
         let plan = trial.plan(window);
         let found = |many| {
@@ -109,10 +113,15 @@ impl<D: Driver> GpuDevice<D> {
         let largest = right.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         // By blocks that have a tile each, and, where they stay, by few, which come from one tile to the next.
         let few = tried.by_blocks(FEW_BLOCKS);
-        [Some(tried), few].into_iter().flatten().map(found).all(|found| {
+        let agrees = [Some(tried), few].into_iter().flatten().map(found).all(|found| {
             right.iter().zip(&found).all(|(x, y)| (x - y).abs() <= APART * largest)
                 && same.as_ref().is_none_or(|same| *same == found)
-        })
+        });
+        match (self.has_stalled(&trial), agrees) {
+            (true, _) => Outcome::Open,
+            (false, true) => Outcome::Passed,
+            (false, false) => Outcome::Failed,
+        }
     }
 
     /// Whether a kernel takes less time than another for prompts whose blocks keep the whole device busy. Each is timed by turns with
@@ -137,7 +146,14 @@ impl<D: Driver> GpuDevice<D> {
                 best[who] = if run == 0 { best[who] } else { best[who].min(seconds) };
             }
         }
-        best[0] < best[1]
+        // Once one has waited in vain nobody waits any more.
+        best[0] < best[1] && !self.has_stalled(&trial)
+    }
+
+    fn has_stalled(&self, trial: &Trial) -> bool {
+        let mut word = [0; STALLED_BYTES];
+        self.driver.download(trial.stalled, STALLED_BYTES, &mut |_, piece| word.copy_from_slice(piece));
+        word != [0; STALLED_BYTES]
     }
 
     /// Numbers of sequences to attend to, in the memory of partial results, which no attention of many rows uses.
@@ -149,10 +165,12 @@ impl<D: Driver> GpuDevice<D> {
         let pages = blocks.len() * layout.block_bytes() / 2;
         let (q, out) = (self.partials, self.partials + 2 * numbers as u64);
         let kv = out + 2 * numbers as u64;
-        assert!(4 * numbers + 2 * pages <= PARTIAL_BYTES, "a trial has room");
+        let stalled = self.partials + (PARTIAL_BYTES - STALLED_BYTES) as u64;
+        assert!(4 * numbers + 2 * pages + STALLED_BYTES <= PARTIAL_BYTES, "a trial has room");
         self.put_numbers(q, &numbers_of(KvDtype::Bf16, numbers));
         self.put_numbers(kv, &numbers_of(dtype, pages));
-        Trial { layout, sequences, blocks, numbers, q, out, kv }
+        self.put_numbers(stalled, &[0; STALLED_BYTES / 2]);
+        Trial { layout, sequences, blocks, numbers, q, out, kv, stalled }
     }
 
     fn put_numbers(&self, at: u64, numbers: &[u16]) {
@@ -180,6 +198,8 @@ struct Trial {
     q: u64,
     out: u64,
     kv: u64,
+    /// A word that is not 0 once a thread has waited in vain.
+    stalled: u64,
 }
 
 impl Trial {
@@ -206,14 +226,15 @@ impl Trial {
             tables: 0,
             work: 0,
             partials: 0,
+            stalled: self.stalled,
             scale: 0.125 * std::f32::consts::LOG2_E,
             heads: HEADS as u32,
             kv_heads: KV_HEADS as u32,
             window: window.unwrap_or(0) as u32,
             out_bf16: 1,
             pieces: 0,
-            is_trial: 1,
             cap: 0.0,
+            unused: 0,
         }
     }
 }

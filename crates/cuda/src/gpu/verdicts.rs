@@ -1,16 +1,16 @@
-//! Which modules passed their trial, kept beside their machine code: a trial that ended the process is found there by the next one.
+//! Which modules passed their trial, kept beside their machine code: a trial that ended the process, or lost the device, is found there
+//! by the next one.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 
 use super::{Gpu, kept};
+use crate::Outcome;
 use crate::module::{Heads, Module, Prefill};
-use crate::{Lost, Outcome};
 
 /// What is known of each.
 pub(super) type Verdicts = HashMap<Module, bool>;
@@ -20,7 +20,7 @@ const TRIAL: u32 = 2;
 
 const PASSED: &[u8] = b"passed";
 const FAILED: &[u8] = b"failed";
-/// Its process ended before it did, perhaps for another reason: it is tried once more.
+/// Its process ended or lost the device before it did, perhaps for another reason: it is tried once more.
 const BEGAN: &[u8] = b"began, and did not end";
 const BEGAN_AGAIN: &[u8] = b"began twice, and did not end";
 
@@ -58,13 +58,8 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> Outcome) -> b
     // What cannot be kept is tried again the next time.
     let note = |what| path.is_some_and(|path| kept::keep(path, what).is_ok());
     note(if said.is_some() { BEGAN_AGAIN } else { BEGAN });
-    let outcome = catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|why| {
-        // The device is lost to it, as it would be to the next one.
-        if why.is::<Lost>() {
-            note(FAILED);
-        }
-        resume_unwind(why)
-    });
+    // One that loses the device unwinds, and has not ended either.
+    let outcome = trial();
     match outcome {
         Outcome::Passed => _ = note(PASSED),
         Outcome::Failed => _ = note(FAILED),
@@ -120,12 +115,18 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use std::any::Any;
+    use std::panic::{catch_unwind, resume_unwind};
     use std::sync::Barrier;
     use std::thread;
 
     use kernels::attention::KvDtype;
 
     use super::*;
+    use crate::Lost;
+
+    /// What a trial unwinds with.
+    type Why = fn() -> Box<dyn Any + Send>;
 
     #[test]
     fn a_trial_that_does_not_end_is_tried_once_more_and_then_not_passed() {
@@ -141,20 +142,17 @@ mod tests {
             assert_eq!(read(&path(name)), known);
         }
         assert!(keep(Some(&path("open.verdict")), &mut || Outcome::Passed), "it is tried again");
-        let ends = path("ends.verdict");
-        for afterwards in [None, Some(false)] {
-            let lost = catch_unwind(|| keep(Some(&ends), &mut || resume_unwind(Box::new(0))));
-            assert!(lost.is_err());
-            assert_eq!(read(&ends), afterwards);
+        let whys: [(&str, Why); 2] =
+            [("ends.verdict", || Box::new(0)), ("lost.verdict", || Box::new(Lost("".into())))];
+        for (name, why) in whys {
+            let ends = path(name);
+            for afterwards in [None, Some(false)] {
+                assert!(catch_unwind(|| keep(Some(&ends), &mut || resume_unwind(why()))).is_err());
+                assert_eq!(read(&ends), afterwards, "{name}");
+            }
+            assert!(!keep(Some(&ends), &mut || unreachable!("a third trial")));
         }
-        assert!(!keep(Some(&ends), &mut || unreachable!("a third trial")));
-        let lost = catch_unwind(|| {
-            keep(Some(&path("lost.verdict")), &mut || resume_unwind(Box::new(Lost("".into()))))
-        });
-        assert!(
-            lost.is_err() && read(&path("lost.verdict")) == Some(false),
-            "the device would be lost again"
-        );
+        let ends = path("ends.verdict");
         kept::keep(&ends, BEGAN).unwrap();
         assert!(keep(Some(&ends), &mut || Outcome::Passed) && read(&ends) == Some(true), "the second ends");
         assert!(keep(None, &mut || Outcome::Passed), "where nothing is kept");
