@@ -61,10 +61,11 @@ __device__ __forceinline__ void gate_arrive(Gate& gate, bool arrives) {
 
 // Nothing takes ten seconds: whoever has waited for so long ends the device's work with an error. In a trial, which has a place for
 // that, it notes after a fifth of one that it has waited in vain and goes on, with numbers that are wrong; who comes after that waits
-// for nothing any more.
+// for nothing any more. No look at the gate takes a second but of a block that was suspended (by a debugger, or on its way to another
+// machine), and others with it: they have the whole time again.
 __device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32* stalled) {
   asm volatile(
-      "{ .reg .pred open, late, trial; .reg .u32 noted; .reg .u64 now, end;\n"
+      "{ .reg .pred open, late, slept, trial; .reg .u32 noted; .reg .u64 before, now, took, most, end;\n"
       "mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
       "@open bra DONE;\n"
       "setp.ne.u64 trial, %2, 0;\n"
@@ -72,12 +73,16 @@ __device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32* stalled) {
       "@trial ld.volatile.global.u32 noted, [%2];\n"
       "setp.ne.u32 late, noted, 0;\n"
       "@late bra DONE;\n"
-      "selp.u64 end, 200000000, 10000000000, trial;\n"
-      "mov.u64 now, %%globaltimer;\n"
-      "add.u64 end, end, now;\n"
+      "selp.u64 most, 200000000, 10000000000, trial;\n"
+      "mov.u64 before, %%globaltimer;\n"
+      "add.u64 end, before, most;\n"
       "WAIT: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
       "@open bra DONE;\n"
       "mov.u64 now, %%globaltimer;\n"
+      "sub.u64 took, now, before;\n"
+      "mov.u64 before, now;\n"
+      "setp.gt.u64 slept, took, 1000000000;\n"
+      "@slept add.u64 end, now, most;\n"
       "setp.lt.u64 late, now, end;\n"
       "@late bra WAIT;\n"
       "@!trial trap;\n"
