@@ -1,12 +1,14 @@
 //! Attention to a share of the keys: a block of threads keeps the scores of all keys that a tile of queries sees.
 
+use std::mem::take;
+
 use kernels::attention::{BLOCK_TOKENS, Chosen, KvLayout, Span};
 use kernels::device::{AttendShape, KvPages, Rows};
 
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData, SparseArgs};
-use crate::attend::{Plan, heads_of};
-use crate::device::{GpuDevice, PARTIAL_BYTES};
+use crate::attend::{Plan, heads_of, together};
+use crate::device::{GpuDevice, PARTIAL_BYTES, TABLE_BYTES};
 use crate::module::Module;
 
 /// (query, head) pairs of a tile.
@@ -47,8 +49,10 @@ impl<D: Driver> GpuDevice<D> {
         let (tiles, kv_heads) = ((shape.heads / kv.layout.kv_heads).div_ceil(TILE_ROWS), kv.layout.kv_heads);
         let pages = args.pages as usize;
         let mut chosen = vec![0u32; spans.len() * kv_heads * pages];
-        let together = (CHOSEN_BYTES / (4 * tiles * kv_heads * pages)).max(1);
-        for (spans, told) in spans.chunks(together).zip(chosen.chunks_mut(together * kv_heads * pages)) {
+        let mut untold = chosen.as_mut_slice();
+        for spans in rounds(spans, tiles, kv_heads * pages) {
+            let (told, later) = take(&mut untold).split_at_mut(spans.len() * kv_heads * pages);
+            untold = later;
             self.run_sparse("choose_keys", kv.layout, spans, args);
             let bytes = 4 * tiles * told.len();
             self.driver.download(args.chosen, bytes, &mut |first, piece| {
@@ -103,9 +107,43 @@ impl<D: Driver> GpuDevice<D> {
     }
 }
 
+/// Spans by so many at a time that there is room for what they choose, of which each of a span's tiles tells in so many words, and for
+/// their tables, which are longer where there is one such tile and one head.
+fn rounds<'a, 'b>(spans: &'a [Span<'b>], tiles: usize, words: usize) -> impl Iterator<Item = &'a [Span<'b>]> {
+    let most = (CHOSEN_BYTES / (4 * tiles * words).max(1)).max(1);
+    together(spans, tiles, TABLE_BYTES[0] / 8).flat_map(move |spans| spans.chunks(most))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::padded;
+
+    /// Of one head of keys and of many; tables of so many pages came to more than the ring, by no more than what stands beside them.
+    #[test]
+    fn what_is_chosen_together_has_room_with_its_tables() {
+        const LONG: usize = 8192;
+        let blocks = [0; LONG];
+        let span = |row| Span { blocks: &blocks, start: LONG * BLOCK_TOKENS - 1, rows: row..row + 1 };
+        let spans: Vec<Span<'_>> = (0..400).map(span).collect();
+        for (tiles, kv_heads) in [(1, 1), (2, 1), (1, 8)] {
+            let words = kv_heads * LONG;
+            let mut rest = spans.len();
+            for together in rounds(&spans, tiles, words) {
+                rest -= together.len();
+                let plan = Plan::tiles(together, (tiles * TILE_ROWS, TILE_ROWS));
+                let tables: [&[u8]; 3] = [
+                    bytemuck::cast_slice(&plan.spans),
+                    bytemuck::cast_slice(&plan.tables),
+                    bytemuck::cast_slice(&plan.many),
+                ];
+                let bytes: usize = tables.iter().map(|table| padded(table.len())).sum();
+                assert!(bytes <= TABLE_BYTES[0], "tables of {bytes} bytes, {tiles} tiles, {kv_heads} heads");
+                assert!(together.len() * 4 * tiles * words <= CHOSEN_BYTES);
+            }
+            assert_eq!(rest, 0);
+        }
+    }
 
     #[test]
     fn the_longest_sequence_has_a_slot() {
