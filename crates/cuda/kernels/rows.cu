@@ -286,8 +286,8 @@ struct PiecesArgs {
 };
 
 // Pieces of memory, the device's or the host's, from place to place. A block takes one after the other, and reads four words a
-// thread before it writes them: the host's are far. It is of two warps, whose registers find room on a multiprocessor beside two
-// blocks of attend_few, which leave 4,096 of them and stay for as long as a layer's decodes take.
+// thread before it writes them: the host's are far. It is of two warps, whose registers find room on a multiprocessor beside
+// blocks of attend_few, which stay for as long as a layer's decodes take: either all leave 4,096 of them, or some stay away (attend.rs).
 KERNEL(carry_pieces, PiecesArgs, 64) {
   for (u32 i = blockIdx.x; i < a.count; i += gridDim.x) {
     const Piece piece = a.pieces[i];

@@ -7,10 +7,10 @@ use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{AttendShape, Dtype, KvPages, Rows};
 use kernels::queue;
 
-use crate::Driver;
 use crate::args::{AttendArgs, SpanData};
 use crate::device::{GpuDevice, PARTIAL_BYTES};
 use crate::module::{Heads, Module, Prefill, many_rows};
+use crate::{Driver, Together};
 
 /// (query, head) pairs of a warp; spans with no more go split by split.
 const FEW_ROWS: usize = 16;
@@ -225,13 +225,12 @@ impl<D: Driver> GpuDevice<D> {
         let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        for Kernel { module, name, y, threads, work, blocks_stay, at_most, fills } in kernels {
+        for Kernel { module, name, y, threads, work, blocks_stay, at_most } in kernels {
             let pieces = work.len() as u32;
             let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), pieces, ..args };
             let grid = if blocks_stay {
-                let together = self.driver.together(module, name, threads);
-                let free = if fills { together / PROCESSORS_FOR_ONE_FREE } else { 0 };
-                [(work.len() * y).min(together - free).min(at_most), 1]
+                let stay = staying(self.driver.together(module, name, threads));
+                [(work.len() * y).min(stay).min(at_most), 1]
             } else {
                 [work.len(), y]
             };
@@ -252,8 +251,6 @@ struct Kernel<'a> {
     /// As many blocks as run side by side, and no more than `at_most`, take all of it in turn; else each piece has blocks of its own.
     blocks_stay: bool,
     at_most: usize,
-    /// A block leaves its multiprocessor no registers for other kernels, which copy for other lanes meanwhile.
-    fills: bool,
 }
 
 /// Where an attention's kernels are.
@@ -297,17 +294,13 @@ impl Plan {
         let name = if floats { "attend_floats" } else { "attend_many" };
         let work = if many.blocks_stay { self.longest_first().into() } else { Cow::from(&self.many) };
         let Many { module: of_many, threads, blocks_stay, at_most } = many;
-        // Those that stay are by turns, of three warps in each quarter, and 168 registers in all for a thread.
-        let fills = blocks_stay;
         let mut kernels =
-            vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay, at_most, fills }];
+            vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay, at_most }];
         let (threads, at_most) = (128, usize::MAX);
         for Round { few, merges, is_split } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
-            let kernel = |name, work, blocks_stay| {
-                let fills = false;
-                Kernel { module, name, y, threads, work, blocks_stay, at_most, fills }
-            };
+            let kernel =
+                |name, work, blocks_stay| Kernel { module, name, y, threads, work, blocks_stay, at_most };
             kernels.push(kernel("attend_few", few, true));
             // All spans or none, so that the kernels of a pass stay the same ones while sequences grow.
             kernels.extend(is_split.then(|| kernel("merge_splits", Cow::from(merges), false)));
@@ -329,6 +322,14 @@ fn window(window: Option<usize>) -> u32 {
 
 /// Of so many multiprocessors one is kept free where blocks fill those that they are on.
 const PROCESSORS_FOR_ONE_FREE: usize = 64;
+/// Of a block of each kernel that copies for other lanes meanwhile (`copy_quads` and `carry_pieces`, of two warps).
+const REGISTERS_OF_COPIES: usize = 4096;
+
+/// Blocks of a kernel that stay until all is done: as many as run side by side, or fewer if these left those that copy no registers.
+fn staying(Together { blocks, registers_left }: Together) -> usize {
+    let fills = registers_left < REGISTERS_OF_COPIES;
+    if fills { blocks - blocks / PROCESSORS_FOR_ONE_FREE } else { blocks }
+}
 
 /// What is no work: a block that is given it leaves.
 const NO_WORK: [u32; 2] = [u32::MAX; 2];
@@ -398,6 +399,13 @@ mod tests {
         let kernels = plan.kernels(modules, [2, 2], false).into_iter();
         let of = |kernel: Kernel<'_>| (kernel.threads, kernel.blocks_stay, kernel.work[0]);
         assert_eq!(kernels.map(of).collect::<Vec<_>>(), [(384, true, [2, 128])]);
+    }
+
+    #[test]
+    fn blocks_that_stay_leave_registers_to_copies() {
+        let of = |registers_left| staying(Together { blocks: 264, registers_left });
+        assert_eq!([of(4096), of(4095), of(0)], [264, 260, 260]);
+        assert_eq!(staying(Together { blocks: 2, registers_left: 0 }), 2);
     }
 
     #[test]

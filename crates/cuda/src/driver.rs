@@ -30,6 +30,15 @@ pub struct Launch<'a> {
     pub args: &'a [u8],
 }
 
+/// Blocks of a kernel, side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// As many as the device runs so; at least one.
+    pub blocks: usize,
+    /// Registers that a multiprocessor which has its share of them has left.
+    pub registers_left: usize,
+}
+
 /// What comes of a module's trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -91,8 +100,8 @@ pub trait Driver: Send + Sync {
     /// Shows what a [`fetch`](Driver::fetch) brought, once it is there.
     fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8]));
 
-    /// Blocks of a kernel, of so many threads, that the device runs side by side; at least one.
-    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize;
+    /// Blocks of a kernel, of so many threads, that the device runs side by side.
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> Together;
 
     /// Starts a kernel.
     fn launch(&self, launch: &Launch<'_>);

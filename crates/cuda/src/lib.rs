@@ -32,7 +32,7 @@ mod trial;
 
 pub use compiler::{Architecture, Compiled, compile, version as compiler_version};
 pub use device::GpuDevice;
-pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, Outcome, QUEUES, Recorded, Work};
+pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, Outcome, QUEUES, Recorded, Together, Work};
 pub use error::{CudaError, Lost};
 pub use gpu::{DRIVER_HOST_BYTES, Gpu, Memory, PINNED_BYTES, Speeds, memory};
 

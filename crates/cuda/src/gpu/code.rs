@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::{Gpu, failed, kept, lost};
 use crate::compiler::{self, compile, options};
 use crate::module::Module;
-use crate::{CudaError, Lost};
+use crate::{CudaError, Lost, Together};
 
 /// The modules that are loaded, and their kernels.
 #[derive(Default)]
@@ -38,8 +38,12 @@ impl Loaded {
     }
 }
 
-/// Blocks that the device runs side by side, by kernel and threads of a block.
-pub(super) type Together = HashMap<(Module, &'static str, u32), usize>;
+/// What was asked of blocks side by side, by kernel and threads of a block.
+pub(super) type Asked = HashMap<(Module, &'static str, u32), Together>;
+
+/// Registers of a multiprocessor, and the unit in which a thread is given its share.
+const REGISTERS: usize = 65536;
+const REGISTERS_UNIT: usize = 8;
 
 /// A kernel, and the memory that each of its blocks is given at a launch.
 #[derive(Clone, Copy)]
@@ -85,19 +89,26 @@ impl Gpu {
     }
 
     /// Blocks of a kernel that the device runs side by side, as the driver counts them.
-    pub(super) fn ask_together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+    pub(super) fn ask_together(&self, module: Module, kernel: &'static str, threads: u32) -> Together {
+        use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS as REGISTERS_OF_A_THREAD;
         self.bind();
         let Function { function, block_bytes } = self.function(module, kernel);
         // SAFETY: the context is current; the function is loaded, and stays so until this is dropped.
-        let each = unsafe {
+        let told = unsafe {
             result::occupancy::max_active_block_per_multiprocessor(
                 function,
                 threads as i32,
                 block_bytes as usize,
             )
+            .and_then(|each| {
+                Ok((each, result::function::get_function_attribute(function, REGISTERS_OF_A_THREAD)?))
+            })
         };
-        let each = each.unwrap_or_else(|e| lost(&format!("tell how many blocks of {kernel} it runs"), e));
-        self.multiprocessors * each.max(1) as usize
+        let (each, registers) =
+            told.unwrap_or_else(|e| lost(&format!("tell how many blocks of {kernel} it runs"), e));
+        let each = each.max(1) as usize;
+        let taken = each * threads as usize * (registers.max(0) as usize).next_multiple_of(REGISTERS_UNIT);
+        Together { blocks: self.multiprocessors * each, registers_left: REGISTERS.saturating_sub(taken) }
     }
 
     /// Loads a module that is not loaded yet, and finds all its kernels. What was kept on the disk and the driver refuses is

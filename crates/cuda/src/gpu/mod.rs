@@ -29,14 +29,14 @@ use crate::args::CopyArgs;
 use crate::compiler::Architecture;
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Graphs, Launch, Lost, Outcome, Work};
+use crate::{CudaError, Driver, Graphs, Launch, Lost, Outcome, Together, Work};
 
 pub use look::{DRIVER_HOST_BYTES, Memory, memory};
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
 use adopted::Adopted;
-use code::{Function, Loaded, Together};
+use code::{Asked, Function, Loaded};
 use cublaslt::CublasLt;
 use fetches::Fetches;
 use graphs::Made;
@@ -68,7 +68,7 @@ pub struct Gpu {
     lacks_library: Option<CudaError>,
     loaded: Mutex<Loaded>,
     /// How many blocks run side by side: it is asked for at each attention.
-    together: Mutex<Together>,
+    together: Mutex<Asked>,
     verdicts: Mutex<Verdicts>,
     fetches: Fetches,
     /// None if kernels are started one by one.
@@ -332,7 +332,7 @@ impl Driver for Gpu {
         self.fetches.end(fetch, view).unwrap_or_else(|e| lost("copy from it", e));
     }
 
-    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> Together {
         let mut together = self.together.lock().unwrap_or_else(PoisonError::into_inner);
         *together
             .entry((module, kernel, threads))

@@ -31,7 +31,7 @@ use kernels::queue::{self, Mark};
 
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Launch, Lost, Outcome, Work};
+use crate::{CudaError, Driver, Launch, Lost, Outcome, Together, Work};
 
 use known::Known;
 use pass::Pass;
@@ -169,7 +169,7 @@ impl<D: Driver> Driver for Repeating<D> {
         self.driver.fetched(fetch, view);
     }
 
-    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> Together {
         self.driver.together(module, kernel, threads)
     }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::stand_in::StandIn;
 use crate::{sampling, scattered};
-use cuda::module::Module;
-use cuda::{CudaDevice, CudaError, Driver};
+use cuda::module::{Heads, Module};
+use cuda::{CudaDevice, CudaError, Driver, Together};
+use kernels::attention::KvDtype;
 use kernels::device::{Device, Dtype, Rows};
 use kernels::queue::{self, Mark};
 use kernels::table::{Case, Reach, conformance, random};
@@ -162,6 +163,26 @@ fn a_device_does_without_a_library_of_products() {
     assert!(without.contains(remark), "{without}");
     assert!(own.contains("products: own kernels, []"), "{own}");
     assert!(wanted.contains("none opened: libcublasLt.so"), "{wanted}");
+}
+
+/// Prints how many blocks of decodes run side by side, and what they leave.
+#[test]
+fn a_device_says_what_runs_side_by_side() {
+    let Some(device) = open(1 << 20) else { return };
+    let module = Module::Attention(Heads::plain(KvDtype::Bf16, 64));
+    println!("together: {:?}", device.driver().together(module, "attend_few", 128));
+}
+
+#[test]
+fn what_blocks_leave_depends_on_their_registers() {
+    let Some(stand_in) = StandIn::new() else { return };
+    // On each of two multiprocessors two blocks, or three.
+    for (registers, blocks, left) in [("255", 4, 0), ("241", 4, 2048), ("240", 4, 4096), ("168", 6, 1024)] {
+        let settings = [("BALLAST_STAND_IN_REGISTERS", registers)];
+        let told = stand_in.runs_with("gpu", &["a_device_says_what_runs_side_by_side"], &settings);
+        let says = format!("together: {:?}", Together { blocks, registers_left: left });
+        assert!(told.contains(&says), "{says}: {told}");
+    }
 }
 
 /// Prints what comes of preparing a module, twice, and uses it.

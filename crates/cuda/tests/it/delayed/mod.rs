@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use cuda::module::Module;
 use cuda::product::{Places, Product, Products, Room};
-use cuda::{CudaError, Driver, Graphs, Launch, Recorded, Work};
+use cuda::{CudaError, Driver, Graphs, Launch, Recorded, Together, Work};
 use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 
@@ -104,7 +104,7 @@ impl Driver for Delayed {
         view(&self.wait_for(&arriving));
     }
 
-    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> Together {
         self.emulator.together(module, kernel, threads)
     }
 

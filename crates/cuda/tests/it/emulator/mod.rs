@@ -15,7 +15,7 @@ use std::time::Instant;
 use cuda::args::{CopyArgs, PieceData, PiecesArgs};
 use cuda::module::{Module, Prefill};
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
-use cuda::{Architecture, CudaError, Driver, Graphs, Launch, Outcome, Recorded, Work};
+use cuda::{Architecture, CudaError, Driver, Graphs, Launch, Outcome, Recorded, Together, Work};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 use matrices::{read, write};
@@ -336,8 +336,8 @@ impl Driver for Emulator {
     }
 
     /// Few, so that each has much to do; as many as on a device where kernels are tried.
-    fn together(&self, _module: Module, _kernel: &'static str, _threads: u32) -> usize {
-        if self.trials.is_some() { 132 } else { 2 }
+    fn together(&self, _module: Module, _kernel: &'static str, _threads: u32) -> Together {
+        Together { blocks: if self.trials.is_some() { 132 } else { 2 }, registers_left: 0 }
     }
 
     fn launch(&self, launch: &Launch<'_>) {

@@ -249,10 +249,18 @@ CALL cuFuncSetAttribute(Function* function, int attribute, int value) {
   if (attribute != 8 || value < 0 || value > most << 10) return INVALID_VALUE;
   return function->most_bytes = value, DONE;
 }
+// Of each thread.
+static int registers() { return number("BALLAST_STAND_IN_REGISTERS", 255); }
+CALL cuFuncGetAttribute(int* value, int attribute, Function* function) {
+  IN_CONTEXT;
+  KNOWN(functions, function);
+  return *value = registers(), attribute == 4 ? DONE : INVALID_VALUE;
+}
 CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* function, int threads, size_t bytes) {
   IN_CONTEXT;
   KNOWN(functions, function);
-  return *blocks = bytes <= function->most_bytes, threads > 0 && threads <= 1024 ? DONE : INVALID_VALUE;
+  if (threads <= 0 || threads > 1024) return INVALID_VALUE;
+  return *blocks = bytes <= function->most_bytes ? 65536 / (threads * ((registers() + 7) / 8 * 8)) : 0, DONE;
 }
 static int launched(Launched& to, Function* function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned bytes, void** parameters,
                     void** extra) {

@@ -28,8 +28,8 @@ const WITHOUT_PRODUCTS: &str = "without-products";
 /// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels), `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
 /// what streams note down, at the least), `BALLAST_STAND_IN_UNMADE` (1 if it makes none of those), `BALLAST_STAND_IN_INTEGRATED` (1 if
 /// its memory is the host's), `BALLAST_STAND_IN_ELSEWHERE` (1 if it has other addresses than the host for the host's memory),
-/// `BALLAST_STAND_IN_FAILS` (a call that fails once for want of memory, and which of its name, as in `cuMemHostAlloc 3`) and
-/// `BALLAST_STAND_IN_REFUSES`, `BALLAST_STAND_IN_LACKS` (see `cublaslt.cpp`) besides.
+/// `BALLAST_STAND_IN_REGISTERS` (that each of its threads has), `BALLAST_STAND_IN_FAILS` (a call that fails once for want of memory, and
+/// which of its name, as in `cuMemHostAlloc 3`) and `BALLAST_STAND_IN_REFUSES`, `BALLAST_STAND_IN_LACKS` (see `cublaslt.cpp`) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
     header: PathBuf,
