@@ -11,21 +11,20 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 
 use crate::CudaError;
 
 use super::failed;
-use super::streams::timed_event;
+use super::streams::Event;
 
 /// How long the host relies on a moment that it has seen.
 const TRUST: Duration = Duration::from_secs(1);
 
 /// An event, and when the host saw that it was reached.
-#[derive(Clone, Copy)]
 struct Base {
-    event: sys::CUevent,
+    event: Event,
     seen: Instant,
 }
 
@@ -33,13 +32,19 @@ struct Base {
 pub(super) struct Clock(Mutex<[Base; 2]>);
 
 impl Base {
-    fn see(event: sys::CUevent, stream: sys::CUstream) -> Result<Base, DriverError> {
+    fn new(stream: sys::CUstream) -> Result<Base, DriverError> {
+        let mut base = Base { event: Event::timed()?, seen: Instant::now() };
+        base.see(stream)?;
+        Ok(base)
+    }
+
+    /// Looks at the clock now.
+    fn see(&mut self, stream: sys::CUstream) -> Result<(), DriverError> {
         // SAFETY: both are this device's own, and nothing else is in the stream.
-        unsafe {
-            result::event::record(event, stream)?;
-            result::event::synchronize(event)?;
-        }
-        Ok(Base { event, seen: Instant::now() })
+        unsafe { self.event.record(stream) }?;
+        self.event.reach()?;
+        self.seen = Instant::now();
+        Ok(())
     }
 }
 
@@ -47,30 +52,27 @@ impl Clock {
     /// The device's context is current. Nothing is to wait for in the stream. (Not one of its own: devices have eight queues of
     /// hardware unless they are told otherwise, and a ninth stream would wait in another's.)
     pub(super) fn new(stream: sys::CUstream) -> Result<Clock, CudaError> {
-        let base =
-            || timed_event().and_then(|event| Base::see(event, stream)).map_err(failed("tell the time"));
+        let base = || Base::new(stream).map_err(failed("tell the time"));
         Ok(Clock(Mutex::new([base()?, base()?])))
     }
 
     /// Looks at the device's clock, if that was long ago.
     pub(super) fn keep_up(&self, stream: sys::CUstream) -> Result<(), DriverError> {
         let mut bases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let [older, newer] = *bases;
-        if newer.seen.elapsed() > TRUST {
-            *bases = [newer, Base::see(older.event, stream)?];
+        if bases[1].seen.elapsed() > TRUST {
+            bases[0].see(stream)?;
+            bases.swap(0, 1);
         }
         Ok(())
     }
 
     /// When an event was reached, which it is; it was asked for at `asked`. Counted from the newest moment before that, if it is
     /// one of the last two: what was asked for before them lies before the older.
-    pub(super) fn of(&self, event: sys::CUevent, asked: Instant) -> Result<Instant, DriverError> {
+    pub(super) fn of(&self, event: &Event, asked: Instant) -> Result<Instant, DriverError> {
         let bases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let [older, newer] = *bases;
+        let [older, newer] = &*bases;
         let base = if newer.seen <= asked { newer } else { older };
-        // SAFETY: both events are this device's own, know their times and are reached; nobody records the base meanwhile.
-        let ms = unsafe { result::event::elapsed(base.event, event)? };
-        Ok(beside(base.seen, ms))
+        Ok(beside(base.seen, base.event.ms_to(event)?))
     }
 }
 
@@ -78,20 +80,6 @@ impl Clock {
 fn beside(seen: Instant, ms: f32) -> Instant {
     let by = Duration::try_from_secs_f64(f64::from(ms.abs()) / 1e3).unwrap_or_default();
     if ms < 0.0 { seen.checked_sub(by).unwrap_or(seen) } else { seen + by }
-}
-
-// SAFETY: the driver's handles may be used from any thread; what is changed lies behind the lock.
-unsafe impl Send for Clock {}
-// SAFETY: as above.
-unsafe impl Sync for Clock {}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        for base in self.0.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
-            let _ = unsafe { result::event::destroy(base.event) };
-        }
-    }
 }
 
 #[cfg(test)]

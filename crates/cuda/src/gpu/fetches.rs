@@ -55,11 +55,3 @@ impl Fetches {
         self.pool.fetched(one, view)
     }
 }
-
-impl Drop for Fetches {
-    /// Whoever has the device has waited for it: what nobody asked for goes with the pool.
-    fn drop(&mut self) {
-        let coming = self.coming.get_mut().unwrap_or_else(PoisonError::into_inner);
-        coming.coming.drain().for_each(|(_, one)| self.pool.give_up(one));
-    }
-}

@@ -54,11 +54,6 @@ impl<T> Idle<T> {
         self.free().push_back(one);
         self.given.notify_one();
     }
-
-    /// Nobody has any.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.free.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..)
-    }
 }
 
 /// One that goes back when whoever has it is done, fails or unwinds: others may wait for it.

@@ -14,7 +14,7 @@ use crate::{CudaError, FETCH_BYTES};
 
 use super::failed;
 use super::idle::Idle;
-use super::streams::{Waits, event};
+use super::streams::{Event, Waits};
 
 /// Long enough for a copy to reach the link's rate.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
@@ -39,7 +39,7 @@ struct Piece {
     there: u64,
     /// Bytes of it.
     room: usize,
-    event: sys::CUevent,
+    event: Event,
 }
 
 // SAFETY: whoever has a piece is alone with its memory; the driver's handles may be used from any thread.
@@ -48,15 +48,13 @@ unsafe impl Send for Piece {}
 impl Piece {
     /// Takes its memory. The device's context is current.
     fn new(room: usize, waits: Waits) -> Result<Piece, DriverError> {
-        let event = event(waits)?;
-        let mut there = 0;
-        // SAFETY: the context is current; the memory is freed with the pool.
-        let memory = unsafe {
-            let memory = result::malloc_host(room, sys::CU_MEMHOSTALLOC_DEVICEMAP)?;
-            sys::cuMemHostGetDevicePointer_v2(&mut there, memory, 0).result()?;
-            memory.cast()
-        };
-        Ok(Piece { memory, there, room, event })
+        let event = Event::new(waits)?;
+        // SAFETY: the context is current; the memory is freed with the piece.
+        let memory = unsafe { result::malloc_host(room, sys::CU_MEMHOSTALLOC_DEVICEMAP)? };
+        let mut piece = Piece { memory: memory.cast(), there: 0, room, event };
+        // SAFETY: as above; the driver writes one address.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&mut piece.there, memory, 0) }.result()?;
+        Ok(piece)
     }
 
     /// Its first bytes.
@@ -71,22 +69,27 @@ impl Piece {
 
     /// Begins a copy from the device, which has `bytes` of memory at `from`, once the piece's last one is done.
     fn begin(&mut self, stream: sys::CUstream, from: u64, bytes: usize) -> Result<(), DriverError> {
+        self.event.reach()?;
         // SAFETY: the event says that the piece's last copy is done; the source lies in the device's memory.
         unsafe {
-            result::event::synchronize(self.event)?;
-            let event = self.event;
             result::memcpy_dtoh_async(self.bytes(bytes), from, stream)?;
-            result::event::record(event, stream)
+            self.event.record(stream)
         }
     }
 
     /// What has come, once it has.
     fn end(&mut self, bytes: usize) -> Result<&[u8], DriverError> {
+        self.event.reach()?;
         // SAFETY: the event says that the copy is done.
-        unsafe {
-            result::event::synchronize(self.event)?;
-            Ok(self.bytes(bytes))
-        }
+        Ok(unsafe { self.bytes(bytes) })
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: nobody has the memory any more, and whoever has the device has waited for it, or lost it as it failed to say where a copy
+        // ends. What fails here fails because it is lost.
+        let _ = unsafe { result::free_host(self.memory.cast()) };
     }
 }
 
@@ -120,14 +123,13 @@ impl Pool {
     ) -> Result<(), DriverError> {
         for at in (0..bytes).step_by(self.piece_bytes) {
             let mut piece = self.idle.borrow();
+            piece.event.reach()?;
             // SAFETY: the event says that the piece's last copy is done; the target lies in the device's memory.
             unsafe {
-                result::event::synchronize(piece.event)?;
-                let event = piece.event;
                 let staged = piece.bytes(self.piece_bytes.min(bytes - at));
                 fill(at, staged);
                 result::memcpy_htod_async(to + at as u64, staged, stream)?;
-                result::event::record(event, stream)?;
+                piece.event.record(stream)?;
             }
         }
         Ok(())
@@ -143,12 +145,12 @@ impl Pool {
     ) -> Result<(), DriverError> {
         for (i, bytes) in table.chunks(self.piece_bytes).enumerate() {
             let mut piece = self.idle.borrow();
+            piece.event.reach()?;
             // SAFETY: the event says that whoever read the piece last is done with it.
             unsafe {
-                result::event::synchronize(piece.event)?;
                 piece.bytes(bytes.len()).copy_from_slice(bytes);
                 carry(piece.there, i * self.piece_bytes, bytes.len());
-                result::event::record(piece.event, stream)?;
+                piece.event.record(stream)?;
             }
         }
         Ok(())
@@ -170,13 +172,8 @@ impl Pool {
     /// Shows what has come, once it has.
     pub(super) fn fetched(&self, mut coming: Coming, view: &mut dyn FnMut(&[u8])) -> Result<(), DriverError> {
         view(coming.piece.end(coming.bytes)?);
-        self.give_up(coming);
-        Ok(())
-    }
-
-    /// Takes the piece of a copy that is done back.
-    pub(super) fn give_up(&self, coming: Coming) {
         self.idle.give(coming.piece);
+        Ok(())
     }
 
     /// Copies from the device, which has `bytes` of memory at `from`. `view` sees each piece.
@@ -207,19 +204,8 @@ impl Pool {
     /// Lends one piece's memory, while no copy of it is under way.
     pub(super) fn with_piece<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, DriverError> {
         let mut piece = self.idle.borrow();
+        piece.event.reach()?;
         // SAFETY: the event says that the piece's last copy is done.
-        unsafe { result::event::synchronize(piece.event).map(|()| f(piece.bytes(self.piece_bytes))) }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        for piece in self.idle.drain() {
-            // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
-            unsafe {
-                let _ = result::free_host(piece.memory.cast());
-                let _ = result::event::destroy(piece.event);
-            }
-        }
+        Ok(f(unsafe { piece.bytes(self.piece_bytes) }))
     }
 }

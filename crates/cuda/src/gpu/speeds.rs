@@ -1,11 +1,11 @@
 //! What copies reach.
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys;
 
 use super::cublaslt::{CublasLt, ROOM};
 use super::look::not_given;
 use super::pinned::PIECE_BYTES;
+use super::streams::Event;
 use super::{Gpu, failed};
 use crate::product::{Layout, Numbers, Places, Product};
 use crate::{CudaError, Driver};
@@ -90,20 +90,15 @@ impl Gpu {
     pub fn seconds_of(&self, work: impl FnOnce()) -> Result<f64, CudaError> {
         self.bind();
         let stream = self.stream();
-        let event =
-            || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(failed("make an event"));
+        let event = || Event::timed().map_err(failed("make an event"));
         let (begin, end) = (event()?, event()?);
-        // SAFETY: the events were just made, and are destroyed once the stream has come past them.
-        unsafe {
-            result::event::record(begin, stream).map_err(failed("record an event"))?;
-            work();
-            result::event::record(end, stream).map_err(failed("record an event"))?;
-            result::event::synchronize(end).map_err(failed("finish its work"))?;
-            let ms = result::event::elapsed(begin, end).map_err(failed("tell the time"));
-            let destroyed = [begin, end].map(|event| result::event::destroy(event));
-            destroyed.into_iter().collect::<Result<Vec<()>, _>>().map_err(failed("destroy an event"))?;
-            Ok(f64::from(ms?) / 1e3)
-        }
+        // SAFETY: the stream is this device's own, as the events are.
+        let record = |event: &Event| unsafe { event.record(stream) }.map_err(failed("record an event"));
+        record(&begin)?;
+        work();
+        record(&end)?;
+        end.reach().map_err(failed("finish its work"))?;
+        Ok(f64::from(begin.ms_to(&end).map_err(failed("tell the time"))?) / 1e3)
     }
 
     /// Operations per second of the library's product of large bf16 matrices, the best of a few runs; none if there is no

@@ -1,7 +1,7 @@
 //! A stream for each queue, and the events that name how far it has come.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use cudarc::driver::result::{self, DriverError};
@@ -29,7 +29,7 @@ const COMPUTES: usize = 0;
 /// What was asked for up to some moment.
 struct Marked {
     number: u64,
-    event: sys::CUevent,
+    event: Event,
     /// When it was asked for.
     asked: Instant,
 }
@@ -46,13 +46,10 @@ struct Marks {
     /// Oldest first.
     made: VecDeque<Marked>,
     /// Events that name nothing any more.
-    free: Vec<sys::CUevent>,
+    free: Vec<Event>,
     /// Up to this one they are done and forgotten.
     done: u64,
 }
-
-// SAFETY: the driver's handles may be used from any thread.
-unsafe impl Send for Marks {}
 
 /// The queues of a device.
 pub(super) struct Streams {
@@ -69,21 +66,64 @@ pub(super) enum Waits {
     Asleep,
 }
 
-pub(super) fn event(waits: Waits) -> Result<sys::CUevent, DriverError> {
-    use sys::CUevent_flags::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING};
-    let flags = match waits {
-        Waits::Awake => CU_EVENT_DISABLE_TIMING as u32,
-        Waits::Asleep => CU_EVENT_DISABLE_TIMING as u32 | CU_EVENT_BLOCKING_SYNC as u32,
-    };
-    let mut event = std::ptr::null_mut();
-    // SAFETY: the driver writes one handle.
-    unsafe { sys::cuEventCreate(&mut event, flags) }.result()?;
-    Ok(event)
+/// An event of the driver's, which goes with this.
+pub(super) struct Event(sys::CUevent);
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// One that names where a stream is and does not know its time. The device's context is current, as it is for all of these.
+    pub(super) fn new(waits: Waits) -> Result<Event, DriverError> {
+        use sys::CUevent_flags::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING};
+        let flags = match waits {
+            Waits::Awake => CU_EVENT_DISABLE_TIMING as u32,
+            Waits::Asleep => CU_EVENT_DISABLE_TIMING as u32 | CU_EVENT_BLOCKING_SYNC as u32,
+        };
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the driver writes one handle.
+        unsafe { sys::cuEventCreate(&mut event, flags) }.result()?;
+        Ok(Event(event))
+    }
+
+    /// One that knows its time. Who waits for it sleeps: a step is long.
+    pub(super) fn timed() -> Result<Event, DriverError> {
+        result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC).map(Event)
+    }
+
+    /// The driver's handle, for as long as this lives.
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.0
+    }
+
+    /// Names what the stream was asked for so far.
+    ///
+    /// # Safety
+    /// The stream is the same device's.
+    pub(super) unsafe fn record(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+        // SAFETY: passed on from the caller; the event is there as long as this is.
+        unsafe { result::event::record(self.0, stream) }
+    }
+
+    /// Waits for what it names.
+    pub(super) fn reach(&self) -> Result<(), DriverError> {
+        // SAFETY: the event is there as long as this is.
+        unsafe { result::event::synchronize(self.0) }
+    }
+
+    /// Milliseconds from this one to a later one; fewer than none to one before. Both know their times and are reached.
+    pub(super) fn ms_to(&self, other: &Event) -> Result<f32, DriverError> {
+        // SAFETY: both are there as long as the references are; the driver refuses events that do not know their times.
+        unsafe { result::event::elapsed(self.0, other.0) }
+    }
 }
 
-/// An event that knows its time. Who waits for it sleeps: a step is long.
-pub(super) fn timed_event() -> Result<sys::CUevent, DriverError> {
-    result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: nobody has the handle any more, and who waits for it in a stream has taken note of it. What fails here fails because the
+        // device is lost already.
+        let _ = unsafe { result::event::destroy(self.0) };
+    }
 }
 
 impl Line {
@@ -99,7 +139,7 @@ impl Line {
         if number <= marks.done {
             return Ok(());
         }
-        let event = marks.at_or_after(number);
+        let event = marks.at_or_after(number).raw();
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are this device's own.
         unsafe { result::stream::wait_event(stream, event, flags) }
@@ -107,10 +147,11 @@ impl Line {
 
     fn mark(&self, number: u64) -> Result<(), DriverError> {
         let mut marks = lock(&self.marks);
-        let event = marks.unused()?;
-        marks.made.push_back(Marked { number, event, asked: Instant::now() });
+        let (event, asked) = (marks.unused()?, Instant::now());
         // SAFETY: both are this device's own. Streams that wait for what the event named before have taken note of it.
-        unsafe { result::event::record(event, self.stream) }
+        let recorded = unsafe { event.record(self.stream) };
+        marks.made.push_back(Marked { number, event, asked });
+        recorded
     }
 
     /// Waits for a mark, without the lock: others go on making theirs. Should the event come to name a later one meanwhile,
@@ -121,7 +162,7 @@ impl Line {
             if number <= marks.done {
                 return Ok(());
             }
-            marks.at_or_after(number)
+            marks.at_or_after(number).raw()
         };
         // SAFETY: the event is this device's own, and lives as long as it.
         unsafe { result::event::synchronize(event) }
@@ -135,7 +176,7 @@ impl Line {
             let oldest = marks.made.pop_front().expect("it was just seen");
             marks.done = oldest.number;
             if oldest.number == number {
-                found = Some(clock.of(oldest.event, oldest.asked)?);
+                found = Some(clock.of(&oldest.event, oldest.asked)?);
             }
             marks.free.push(oldest.event);
         }
@@ -144,15 +185,15 @@ impl Line {
 }
 
 impl Marks {
-    fn at_or_after(&self, number: u64) -> sys::CUevent {
+    fn at_or_after(&self, number: u64) -> &Event {
         let found = self.made.get(self.made.partition_point(|marked| marked.number < number));
-        found.unwrap_or_else(|| panic!("a wait for mark {number}, which nobody made")).event
+        &found.unwrap_or_else(|| panic!("a wait for mark {number}, which nobody made")).event
     }
 
-    fn unused(&mut self) -> Result<sys::CUevent, DriverError> {
+    fn unused(&mut self) -> Result<Event, DriverError> {
         match self.free.pop() {
             Some(event) => Ok(event),
-            None if self.made.len() < EVENTS => timed_event(),
+            None if self.made.len() < EVENTS => Event::timed(),
             None => Ok(self.made.pop_front().expect("many marks").event),
         }
     }
@@ -199,13 +240,10 @@ impl Streams {
     /// Waits until a queue has done what it was asked for. The thread sleeps meanwhile, as it does not in the driver's own wait for
     /// a stream.
     pub(super) fn settle(&self, queue: usize) -> Result<(), DriverError> {
-        let end = event(Waits::Asleep)?;
-        // SAFETY: the stream is this device's own, and the event was just made.
-        unsafe {
-            let reached =
-                result::event::record(end, self.of(queue)).and_then(|()| result::event::synchronize(end));
-            reached.and(result::event::destroy(end))
-        }
+        let end = Event::new(Waits::Asleep)?;
+        // SAFETY: both are this device's own.
+        unsafe { end.record(self.of(queue)) }?;
+        end.reach()
     }
 
     /// Waits until every queue has.
@@ -216,14 +254,7 @@ impl Streams {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let marks = self.marks.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let events = marks.made.drain(..).map(|marked| marked.event).chain(marks.free.drain(..));
         // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
-        unsafe {
-            for event in events {
-                let _ = result::event::destroy(event);
-            }
-            let _ = result::stream::destroy(self.stream);
-        }
+        let _ = unsafe { result::stream::destroy(self.stream) };
     }
 }

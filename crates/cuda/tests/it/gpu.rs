@@ -1,12 +1,13 @@
 //! The conformance table, sampling and copies on a GPU, where there is one, and on its stand-in; what is said where there is none.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::stand_in::StandIn;
 use crate::{sampling, scattered};
 use cuda::module::{Heads, Module};
-use cuda::{CudaDevice, CudaError, Driver, Together};
+use cuda::{CudaDevice, CudaError, Driver, Gpu, Lost, Together};
 use kernels::attention::KvDtype;
 use kernels::device::{Device, Dtype, Rows};
 use kernels::queue::{self, Mark};
@@ -209,6 +210,43 @@ fn a_module_whose_kernels_are_not_found_is_loaded_again() {
     let told = stand_in.runs_with("gpu", &["a_module_is_prepared_twice"], &fails);
     let prepared = ["failed to find cap_rows: DriverError(CUDA_ERROR_OUT_OF_MEMORY", "prepared: Ok(())"];
     assert!(prepared.iter().all(|one| told.contains(one)), "{told}");
+}
+
+/// Prints what a look at its clock and a fetch come to, if it opens, and gives it back.
+#[test]
+fn a_device_is_given_back() {
+    let opened = Gpu::open(0).and_then(|mut gpu| Ok((gpu.allocate(1 << 12)?, gpu)));
+    let (there, gpu) = match opened {
+        Ok(opened) => opened,
+        Err(why) => return println!("none opened: {why}"),
+    };
+    println!("clock: {:?}", gpu.seconds_of(|| ()).map_err(|e| e.to_string()));
+    let fetch = || gpu.fetched(gpu.fetch(there, 4), &mut |bytes| println!("fetched: {bytes:?}"));
+    if let Err(why) = catch_unwind(AssertUnwindSafe(fetch)) {
+        println!("lost: {}", why.downcast_ref::<Lost>().expect("a device that is lost").0);
+    }
+}
+
+/// The stand-in ends a process that leaves it memory or events.
+#[test]
+fn a_device_that_fails_is_given_back_whole() {
+    let Some(stand_in) = StandIn::new() else { return };
+    let settings = |call| [("BALLAST_STAND_IN_FAILS", call)];
+    let told = |call| stand_in.runs_with("gpu", &["a_device_is_given_back"], &settings(call));
+    let sound = told("");
+    assert!(sound.contains("clock: Ok(") && sound.contains("fetched: [0, 0, 0, 0]"), "{sound}");
+    for (call, says) in [
+        ("cuEventRecord 2", "none opened: the CUDA driver failed to tell the time"),
+        ("cuEventCreate 9", "none opened: the CUDA driver failed to pin host memory"),
+        ("cuMemHostAlloc 6", "none opened: the CUDA driver failed to pin host memory"),
+        ("cuMemHostGetDevicePointer_v2 6", "none opened: the CUDA driver failed to pin host memory"),
+        // Two of the clock, 152 of pieces, and one that waited until the memory was cleared.
+        ("cuEventCreate 157", "failed to make an event"),
+        ("cuMemcpyDtoHAsync_v2 1", "lost: the CUDA device failed to copy from it"),
+    ] {
+        let told = told(call);
+        assert!(told.contains(says) && told.contains("OUT_OF_MEMORY"), "{call}: {told}");
+    }
 }
 
 #[test]

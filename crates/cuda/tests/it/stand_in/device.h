@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -88,6 +89,11 @@ inline bool is_device(uint64_t first) {
   Guard guard(memory_lock);
   auto after = memory.upper_bound(first);
   return after != memory.begin() && std::prev(after)->second.kind == Range::DEVICE;
+}
+
+inline bool is_any_pinned() {
+  Guard guard(memory_lock);
+  return std::any_of(memory.begin(), memory.end(), [](const auto& range) { return range.second.kind != Range::DEVICE; });
 }
 
 // What nobody has written is nonsense, in the first MiB: memory that is never used shall not be taken.

@@ -41,6 +41,7 @@ CALL cuDevicePrimaryCtxRelease_v2(int device) {
     if (streams.size() > 1) wrong("streams that are there after their context");
     if (events.size() > 0) wrong("events that are there after their context");
     if (modules.size() > 0) wrong("modules that are there after their context");
+    if (is_any_pinned()) wrong("pinned memory that is there after its context");
   }
   return DONE;
 }
@@ -76,6 +77,7 @@ static int unmap(uint64_t at, Range::Kind kind) {
 CALL cuMemFree_v2(uint64_t at) { return unmap(at, Range::DEVICE); }
 CALL cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
   IN_CONTEXT;
+  MAY_FAIL;
   if (bytes == 0 || flags > 7) return INVALID_VALUE;
   Guard guard(memory_lock);
   return *at = (void*)map_memory(bytes, Range::PINNED), *at ? DONE : OUT_OF_MEMORY;
@@ -83,6 +85,7 @@ CALL cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
 CALL cuMemFreeHost(void* at) { return unmap((uint64_t)at, Range::PINNED); }
 CALL cuMemHostGetDevicePointer_v2(uint64_t* there, void* at, unsigned flags) {
   IN_CONTEXT;
+  MAY_FAIL;
   {
     Guard guard(memory_lock);
     auto found = memory.find((uint64_t)at);
@@ -136,6 +139,7 @@ CALL cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* s
   return copy(to, (uint64_t)from, bytes, stream);
 }
 CALL cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
+  MAY_FAIL;
   look_at((uint64_t)to, bytes, false);
   look_at(from, bytes, true);
   return copy((uint64_t)to, from, bytes, stream);
@@ -177,6 +181,7 @@ CALL cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
 }
 CALL cuEventCreate(Event** event, unsigned flags) {
   IN_CONTEXT;
+  MAY_FAIL;
   if (flags > 3) return INVALID_VALUE;
   *event = new Event;
   (*event)->is_timed = !(flags & 2);
@@ -184,6 +189,7 @@ CALL cuEventCreate(Event** event, unsigned flags) {
 }
 CALL cuEventRecord(Event* event, Stream* stream) {
   IN_CONTEXT;
+  MAY_FAIL;
   KNOWN(streams, stream);
   KNOWN(events, event);
   Guard guard(event->lock);
