@@ -17,7 +17,8 @@
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
-#define __shared__ static
+// All of a module's together, so that a block finds nonsense there, too.
+#define __shared__ static __attribute__((section("ballast_shared")))
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
 
@@ -74,7 +75,7 @@ struct Block {
 
 struct Kernel {
   const char* name;
-  unsigned args_bytes;
+  unsigned args_bytes, threads;  // of a block at the most
   void (*run)(const void*);
   Kernel* next;
 };
@@ -82,7 +83,8 @@ struct Kernel {
 static Kernel*& kernels() { static Kernel* first = nullptr; return first; }
 struct Register {
   Kernel kernel;
-  Register(const char* name, unsigned args_bytes, void (*run)(const void*)) : kernel{name, args_bytes, run, kernels()} {
+  Register(const char* name, unsigned args_bytes, unsigned threads, void (*run)(const void*))
+      : kernel{name, args_bytes, threads, run, kernels()} {
     kernels() = &kernel;
   }
 };
@@ -97,6 +99,8 @@ alignas(1024) static char launched[227 << 10];
 // What products of warpgroups see of it.
 static char fenced[sizeof launched];
 static unsigned launched_bytes;
+// What kernels have of their own, between these: the linker's, of which there is none where kernels have none.
+extern "C" __attribute__((weak, visibility("hidden"))) char __start_ballast_shared[], __stop_ballast_shared[];
 static void (*entry)(const void*);
 static const void* arguments;
 
@@ -208,6 +212,7 @@ inline void run_block() {
   unsigned threads = block_size.x;
   std::memset(launched, 0xff, launched_bytes);
   std::memset(fenced, 0xff, launched_bytes);
+  std::memset(__start_ballast_shared, 0xff, __stop_ballast_shared - __start_ballast_shared);
   // Those of larger blocks keep their stacks.
   if (block.fibers.size() < threads) block.fibers.resize(threads);
   block.warps.assign(threads / 32, Warp{});
@@ -250,7 +255,7 @@ inline T shuffle(T value, unsigned from) {
 #define gridDim (emu::grid_size)
 #define KERNEL(name, Args, threads)                                                        \
   static void name(const Args& a);                                                         \
-  static emu::Register register_##name(#name, sizeof(Args), [](const void* p) { name(*(const Args*)p); }); \
+  static emu::Register register_##name(#name, sizeof(Args), threads, [](const void* p) { name(*(const Args*)p); }); \
   static void name(const Args& a)
 
 #define KERNEL_BLOCKS(name, Args, threads, blocks) KERNEL(name, Args, threads)
@@ -394,13 +399,14 @@ extern "C" unsigned ballast_arguments(const char* name) {
 }
 
 // Runs a kernel over a whole grid. 0; 1 if there is none of that name; 2 if its arguments are of another size, of which the
-// driver would copy as much as the kernel takes.
+// driver would copy as much as the kernel takes; 3 if its blocks may not have so many threads.
 extern "C" int ballast_launch(
     const char* name, unsigned x, unsigned y, unsigned threads, unsigned block_bytes, const void* args, unsigned args_bytes) {
   emu::Kernel* kernel = emu::kernels();
   while (kernel && std::strcmp(kernel->name, name) != 0) kernel = kernel->next;
   if (!kernel || threads % 32 != 0) return 1;
   if (kernel->args_bytes != args_bytes) return 2;
+  if (threads > kernel->threads) return 3;
   // Its threads are fibers of the caller, and there is one device.
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);

@@ -152,11 +152,10 @@ __device__ __forceinline__ void add_odd_run(
 }
 
 // Few tokens: a block takes a panel and 8 * BLOCKS tokens, each of its eight warps a run. Blocks of one panel follow each other,
-// so that its weights come from the device's memory once. Tokens beyond the last are the last, and go nowhere.
-template <u32 BLOCKS>
-__device__ __forceinline__ void few(const LinearArgs& a) {
-  constexpr u32 TOKENS = BLOCKS < 4 ? 8 * BLOCKS : 32;  // that pass through shared memory at a time
-  __shared__ float shared[8][TOKENS][33];
+// so that its weights come from the device's memory once. Tokens beyond the last are the last, and go nowhere. So many TOKENS pass
+// through shared memory at a time.
+template <u32 BLOCKS, u32 TOKENS>
+__device__ __forceinline__ void few(const LinearArgs& a, float (&shared)[8][TOKENS][33]) {
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const u8* panel = a.panels + blockIdx.y * a.panel_bytes;
   u32 first = blockIdx.x * 8 * BLOCKS, groups = (a.k + 31) / 32, run = groups_of_run(groups);
@@ -185,11 +184,20 @@ __device__ __forceinline__ void few(const LinearArgs& a) {
   }
 }
 
-KERNEL_BLOCKS(linear_few_8, LinearArgs, 256, 2) { few<1>(a); }
+KERNEL_BLOCKS(linear_few_8, LinearArgs, 256, 2) {
+  __shared__ float shared[8][8][33];
+  few<1>(a, shared);
+}
 
-KERNEL(linear_few_32, LinearArgs, 256) { few<4>(a); }
+KERNEL(linear_few_32, LinearArgs, 256) {
+  __shared__ float shared[8][32][33];
+  few<4>(a, shared);
+}
 
-KERNEL(linear_few_64, LinearArgs, 256) { few<8>(a); }
+KERNEL(linear_few_64, LinearArgs, 256) {
+  __shared__ float shared[8][32][33];
+  few<8>(a, shared);
+}
 
 // Many tokens: a block takes 4 panels by 128 tokens, three stages of 32 of k in shared memory. Weights lie there in
 // the order of the lanes that read them, as lines or, of bf16, as what they were read from. Warps 0 to 3 bring a panel each, the others x.

@@ -174,14 +174,16 @@ impl Made {
 impl Gpu {
     /// This work on its way to be a graph; why not, if there is none of such work.
     fn plan(&self, work: &[Work<'_>]) -> Result<Result<Plan, String>, DriverError> {
-        if work.iter().any(|work| matches!(work, Work::Product(..))) {
+        let kernels =
+            work.iter().filter_map(|work| if let Work::Kernel(launch) = work { Some(launch) } else { None });
+        if kernels.clone().count() < work.len() {
+            // Loaded now: nothing may be while a stream notes down.
+            kernels.for_each(|launch| _ = self.function(launch.module, launch.kernel));
             return Plan::of_stream(|stream| work.iter().try_for_each(|work| self.ask(stream, work)));
         }
         let mut plan = Plan::new()?;
         let mut before = None;
-        for launch in
-            work.iter().filter_map(|work| if let Work::Kernel(launch) = work { Some(launch) } else { None })
-        {
+        for launch in kernels {
             let function = self.function(launch.module, launch.kernel);
             // SAFETY: as for a launch of its own; the device's memory is freed after its graphs.
             before = Some(unsafe { plan.add(function, launch, before)? });

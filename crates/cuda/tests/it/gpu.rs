@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::stand_in::StandIn;
 use crate::{sampling, scattered};
+use cuda::args::CopyArgs;
 use cuda::module::{Heads, Module};
-use cuda::{CudaDevice, CudaError, Driver, Gpu, Lost, Together};
+use cuda::product::{Layout, Numbers, Places, Product};
+use cuda::{CudaDevice, CudaError, Driver, Gpu, Launch, Lost, Recorded, Together, Work};
 use kernels::attention::KvDtype;
 use kernels::device::{Device, Dtype, Rows};
 use kernels::queue::{self, Mark};
@@ -249,6 +251,32 @@ fn a_device_that_fails_is_given_back_whole() {
     }
 }
 
+/// Kernels and a product that a graph is made of before anybody prepared them.
+#[test]
+fn a_graph_of_what_nobody_prepared_is_made() {
+    let mut gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(missing) => return eprintln!("skipped: {missing}"),
+    };
+    let Some(room) = gpu.products().map(|library| library.room()) else {
+        return eprintln!("skipped: there is no library of products");
+    };
+    let at = gpu.allocate((3 << 12) + room.workspace_bytes).unwrap();
+    let of = |place: usize| at + (place << 12) as u64;
+    let args = CopyArgs { from: of(0), to: of(1), quads: 8 };
+    let args = bytemuck::bytes_of(&args);
+    let copy = Launch { module: Module::Rows, kernel: "copy_quads", grid: [1, 1], threads: 64, args };
+    let matrix = Layout { numbers: Numbers::Bf16, rows: 32, cols: 32, stride: 32, transposed: false };
+    let a = Layout { transposed: true, ..matrix };
+    let product = Product { a, b: matrix, d: matrix, adds: false, biased: false };
+    let places = Places { a: of(0), b: of(1), d: of(2), bias: 0, workspace: of(3) };
+    let graphs = gpu.graphs().expect("a driver that makes graphs");
+    let recorded = graphs.record(&[Work::Kernel(copy), Work::Product(product, places)]);
+    let Recorded::As(graph) = recorded else { panic!("{recorded:?}: {:?}", gpu.remarks()) };
+    graphs.replay(graph);
+    gpu.wait();
+}
+
 #[test]
 fn the_same_on_a_stand_in() {
     let tests = [
@@ -258,6 +286,7 @@ fn the_same_on_a_stand_in() {
         "everything_else_agrees_with_the_reference",
         "marks_know_when_they_were_reached",
         "what_is_missing_is_named",
+        "a_graph_of_what_nobody_prepared_is_made",
     ];
     if let Some(stand_in) = StandIn::new() {
         stand_in.runs("gpu", &tests);

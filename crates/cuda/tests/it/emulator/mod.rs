@@ -1,6 +1,7 @@
 //! A driver whose device is the host: the kernels' text compiled as C++, behind `kernels/emulate.h`.
 
 mod matrices;
+mod strict;
 mod trials;
 
 use std::collections::HashMap;
@@ -180,6 +181,7 @@ impl Emulator {
             )
         };
         assert_ne!(wrong, 1, "{} has no kernel {}", launch.module, launch.kernel);
+        assert_ne!(wrong, 3, "{} has no blocks of {} threads", launch.kernel, launch.threads);
         assert_eq!(wrong, 0, "{} takes no arguments of {} bytes", launch.kernel, launch.args.len());
     }
 
@@ -248,18 +250,20 @@ fn start(module: Module, mma: Mma) -> Start {
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let entry = Arc::clone(loaded.entry((module, by_halves)).or_default());
     drop(loaded);
-    *entry.get_or_init(|| {
-        let path =
-            CString::new(library(module, by_halves).to_str().expect("a path of text")).expect("a path");
-        // SAFETY: our own library, which has the entry with this signature.
-        unsafe {
-            let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-            assert!(!handle.is_null(), "{module} does not load");
-            let entry = libc::dlsym(handle, c"ballast_launch".as_ptr());
-            assert!(!entry.is_null(), "{module} has no entry");
-            std::mem::transmute::<*mut c_void, Start>(entry)
-        }
-    })
+    *entry.get_or_init(|| entry_of(&library(module, by_halves)))
+}
+
+/// The entry of one of our libraries, which stays.
+fn entry_of(library: &Path) -> Start {
+    let path = CString::new(library.to_str().expect("a path of text")).expect("a path");
+    // SAFETY: our own library, which has the entry with this signature.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        assert!(!handle.is_null(), "{path:?} does not load");
+        let entry = libc::dlsym(handle, c"ballast_launch".as_ptr());
+        assert!(!entry.is_null(), "{path:?} has no entry");
+        std::mem::transmute::<*mut c_void, Start>(entry)
+    }
 }
 
 impl Driver for Emulator {

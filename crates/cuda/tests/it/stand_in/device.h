@@ -39,6 +39,8 @@ enum : int {
   ALREADY_REGISTERED = 712,
   NOT_REGISTERED = 713,
   LAUNCH_FAILED = 719,
+  NOT_WHILE_NOTED = 900,
+  NOTES_SPOILT = 901,
 };
 
 [[noreturn]] inline void wrong(const char* what) {
@@ -295,6 +297,9 @@ inline Stream* usual() {
   return stream;
 }
 
+// Whether a stream notes down what this thread asks it for, and something that may not be asked for meanwhile has spoilt the notes.
+inline thread_local bool is_noting = false, is_spoilt = false;
+
 #define CALL extern "C" __attribute__((visibility("default"))) int
 #define IN_CONTEXT                                   \
   if (current != &context) return INVALID_CONTEXT; \
@@ -302,5 +307,7 @@ inline Stream* usual() {
 // What a device may have no memory for.
 #define MAY_FAIL \
   if (is_to_fail(__func__)) return OUT_OF_MEMORY
+#define NOT_WHILE_NOTING \
+  if (is_noting) return is_spoilt = true, NOT_WHILE_NOTED
 #define KNOWN(all, one) \
   if (!all.has(one)) return INVALID_HANDLE

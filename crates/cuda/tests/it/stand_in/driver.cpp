@@ -55,6 +55,7 @@ CALL cuMemGetInfo_v2(size_t* free, size_t* total) {
 }
 CALL cuMemAlloc_v2(uint64_t* at, size_t bytes) {
   IN_CONTEXT;
+  NOT_WHILE_NOTING;
   if (bytes == 0) return INVALID_VALUE;
   Guard guard(memory_lock);
   if (bytes > TOTAL - taken) return OUT_OF_MEMORY;
@@ -63,6 +64,7 @@ CALL cuMemAlloc_v2(uint64_t* at, size_t bytes) {
 }
 // What is under way ends first, on a device that is lost too.
 static int unmap(uint64_t at, Range::Kind kind) {
+  NOT_WHILE_NOTING;
   wait_for_all();
   IN_CONTEXT;
   Guard guard(memory_lock);
@@ -77,6 +79,7 @@ static int unmap(uint64_t at, Range::Kind kind) {
 CALL cuMemFree_v2(uint64_t at) { return unmap(at, Range::DEVICE); }
 CALL cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
   IN_CONTEXT;
+  NOT_WHILE_NOTING;
   MAY_FAIL;
   if (bytes == 0 || flags > 7) return INVALID_VALUE;
   Guard guard(memory_lock);
@@ -96,6 +99,7 @@ CALL cuMemHostGetDevicePointer_v2(uint64_t* there, void* at, unsigned flags) {
 }
 CALL cuMemHostRegister_v2(void* at, size_t bytes, unsigned flags) {
   IN_CONTEXT;
+  NOT_WHILE_NOTING;
   if (bytes == 0 || flags > 15 || (uint64_t)at % 4096 || bytes % 4096) return INVALID_VALUE;
   Guard guard(memory_lock);
   auto after = memory.lower_bound((uint64_t)at);
@@ -110,6 +114,7 @@ CALL cuMemHostRegister_v2(void* at, size_t bytes, unsigned flags) {
   return DONE;
 }
 CALL cuMemHostUnregister(void* at) {
+  NOT_WHILE_NOTING;
   wait_for_all();
   IN_CONTEXT;
   Guard guard(memory_lock);
@@ -197,6 +202,7 @@ CALL cuEventRecord(Event* event, Stream* stream) {
 }
 CALL cuEventSynchronize(Event* event) {
   IN_CONTEXT;
+  NOT_WHILE_NOTING;
   KNOWN(events, event);
   if (auto moment = event->recorded()) moment->wait();
   return is_lost() ? LAUNCH_FAILED : DONE;
@@ -222,6 +228,7 @@ CALL cuEventDestroy_v2(Event* event) {
 // Kernels. An image is what nvrtc.cpp makes: the path of a library.
 CALL cuModuleLoadData(Module** module, const void* image) {
   IN_CONTEXT;
+  NOT_WHILE_NOTING;
   const std::string magic = "emulated:", path = (const char*)image;
   if (path.compare(0, magic.size(), magic) != 0) return INVALID_IMAGE;
   void* library = dlopen(path.c_str() + magic.size(), RTLD_NOW | RTLD_LOCAL);
@@ -251,7 +258,8 @@ CALL cuFuncSetAttribute(Function* function, int attribute, int value) {
   KNOWN(functions, function);
   // The most dynamic shared memory that a block is given.
   int architecture = number("BALLAST_STAND_IN_ARCHITECTURE", 80);
-  int most = architecture < 80 ? 64 : architecture == 80 ? 163 : architecture < 90 ? 99 : 227;
+  bool is_large = architecture == 80 || architecture == 87;
+  int most = architecture < 80 ? 64 : is_large ? 163 : architecture < 90 || architecture >= 120 ? 99 : 227;
   if (attribute != 8 || value < 0 || value > most << 10) return INVALID_VALUE;
   return function->most_bytes = value, DONE;
 }
@@ -309,7 +317,7 @@ CALL cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node* const* after, size
   *node = made.get();
   return graph->nodes.push_back(std::move(made)), DONE;
 }
-// A stream that notes down makes a graph of what it is asked for, each after the one before.
+// A stream that notes down makes a graph of what it is asked for, each after the one before. It is asked by the thread that began.
 static std::map<Stream*, std::unique_ptr<std::vector<std::function<void()>>>> noting;
 static std::mutex noting_lock;
 static std::atomic<long> noted{0};
@@ -321,10 +329,11 @@ static struct AtTheEnd {
 CALL cuStreamBeginCapture_v2(Stream* stream, int mode) {
   IN_CONTEXT;
   KNOWN(streams, stream);
-  if (stream == usual() || mode < 0 || mode > 2) return INVALID_VALUE;
+  if (stream == usual() || mode < 0 || mode > 2 || is_noting) return INVALID_VALUE;
   Guard guard(noting_lock);
   auto& notes = noting[stream] = std::make_unique<std::vector<std::function<void()>>>();
   Guard mine(stream->lock);
+  is_noting = true, is_spoilt = false;
   return stream->notes = notes.get(), DONE;
 }
 CALL cuStreamEndCapture(Stream* stream, Graph** graph) {
@@ -337,6 +346,8 @@ CALL cuStreamEndCapture(Stream* stream, Graph** graph) {
     Guard mine(stream->lock);
     stream->notes = nullptr;
   }
+  is_noting = false;
+  if (is_spoilt) return noting.erase(found), *graph = nullptr, NOTES_SPOILT;
   *graph = graphs.add(new Graph);
   for (auto& work : *found->second) {
     auto node = std::make_unique<Node>();
@@ -410,6 +421,8 @@ static const char* said(int result) {
     case NOT_FOUND: return "named symbol not found";
     case NOT_READY: return "device not ready";
     case LAUNCH_FAILED: return "unspecified launch failure";
+    case NOT_WHILE_NOTED: return "operation not permitted when stream is capturing";
+    case NOTES_SPOILT: return "operation failed due to a previous error during capture";
     case ALREADY_REGISTERED: return "part or all of the requested memory range is already mapped";
     default: return "another error";
   }
