@@ -227,7 +227,7 @@ fn library(module: Module, by_halves: bool) -> PathBuf {
     let mut defines = module.defines();
     defines.extend(halves.iter().map(|define| (*define).to_owned()));
     let spaced: String = defines.iter().map(|define| format!(" {define}")).collect();
-    let key = fnv(format!("{HEADER}\n{text}{spaced}").as_bytes());
+    let key = fnv(format!("{HEADER}\n{text}{spaced} {}", OPTIONS.join(" ")).as_bytes());
     let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{module}-{key:016x}"));
     let (library, source) = (base.with_extension("so"), base.with_extension("cpp"));
     if !library.exists() {

@@ -22,8 +22,9 @@ pub(crate) fn compiler() -> Option<String> {
 /// What stands before the kernels' text.
 pub(crate) const HEADER: &str = include_str!("../../../kernels/emulate.h");
 
-/// How kernels are compiled; what follows are definitions, `-include` with the [`header`], the text's file, `-o` and the library's.
-pub(crate) const OPTIONS: [&str; 9] = [
+/// How kernels are compiled: a shift that C++ does not define ends the process (by a trap, which needs no library), as devices differ
+/// from hosts there. What follows are definitions, `-include` with the [`header`], the text's file, `-o` and the library's.
+pub(crate) const OPTIONS: [&str; 11] = [
     "-std=c++17",
     "-O1",
     "-fPIC",
@@ -33,6 +34,8 @@ pub(crate) const OPTIONS: [&str; 9] = [
     "-Wall",
     "-Werror",
     "-Wno-unknown-pragmas",
+    "-fsanitize=shift",
+    "-fsanitize-undefined-trap-on-error",
 ];
 
 /// The file of [`HEADER`], and beside it what the compiler has read of it with these definitions: half of the time that a

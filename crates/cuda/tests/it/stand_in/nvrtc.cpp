@@ -43,8 +43,9 @@ CALL nvrtcCompileProgram(Program* program, int count, const char* const* options
   std::string defines;
   for (int i = 0; i < count; i++)
     if (std::string(options[i]).compare(0, 2, "-D") == 0) defines += std::string(" ") + options[i];
+  std::string compiler = variable("BALLAST_STAND_IN_COMPILER"), options_of_all = compiler.substr(compiler.find(' '));
   char key[17];
-  std::snprintf(key, sizeof key, "%016llx", (unsigned long long)hash_of(text.str() + defines));
+  std::snprintf(key, sizeof key, "%016llx", (unsigned long long)hash_of(text.str() + defines + options_of_all));
   std::string base = variable("BALLAST_STAND_IN_LIBRARIES") + "/" + program->name + "-" + key;
   if (access((base + ".so").c_str(), R_OK) != 0) {
     // Others may be at the same.
@@ -52,7 +53,7 @@ CALL nvrtcCompileProgram(Program* program, int count, const char* const* options
     std::string partial = base + "." + std::to_string(getpid()) + "-" + std::to_string(++made), source = partial + ".cpp";
     std::ofstream(source) << program->text;
     std::string include = std::string(" -include '") + variable("BALLAST_STAND_IN_HEADER") + "'";
-    std::string command = variable("BALLAST_STAND_IN_COMPILER") + defines + include + " '" + source + "' -o '" + partial + "'";
+    std::string command = compiler + defines + include + " '" + source + "' -o '" + partial + "'";
     if (std::system(command.c_str()) != 0) return program->log = command, 6;
     std::rename(partial.c_str(), (base + ".so").c_str());
     std::remove(source.c_str());
