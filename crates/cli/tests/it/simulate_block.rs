@@ -41,7 +41,7 @@ fn what_cannot_be_simulated_is_refused_before_anything_is_written() {
     let lanes = folder.name("lanes.png");
     ballast(&["simulate", "block", "--lanes", &lanes]).refused(1, &[".svg, .json or .trace.json"]);
     let small = ["simulate", "block", "--model", "opt-6.7b", "--gen-len", "4", "--prompt-len", "2000"];
-    let told = |kv: &str| ballast(&[&small[..], &["--kv-memory", kv]].concat()).fine().err;
+    let told = |kv: &str| ballast(&[&small[..], &["--kv-memory", kv]].concat()).err;
     assert!(told("250GiB").contains("KV of 250.0 GiB are more than the 204.0 GiB of this machine's host"));
     assert!(!told("20GiB").contains("this machine's host"));
     ballast(&["simulate", "block", "--kv-memory", "10MB"]).refused(1, &["--kv-memory holds 0 tokens"]);
