@@ -6,6 +6,8 @@ use anyhow::{Result, bail};
 use engine::Engine;
 use model::sampling::SamplingParams;
 use model::template::ChatTemplate;
+use model::thoughts::{Apart, Shown, Thoughts};
+use model::tokenizer::Special;
 use serde_json::{Value, json};
 
 use crate::answer::Asked;
@@ -136,7 +138,7 @@ impl Chat<'_> {
     fn turn(&self, said: &str, messages: &mut Vec<Value>) -> Result<()> {
         messages.push(json!({"role": "user", "content": said}));
         match self.answer(messages) {
-            Ok(answer) => messages.push(json!({"role": "assistant", "content": answer})),
+            Ok(answer) => messages.push(answer),
             Err(error) if error.is::<Hangup>() => return Err(error),
             Err(error) => {
                 messages.pop();
@@ -147,8 +149,10 @@ impl Chat<'_> {
         Ok(())
     }
 
-    fn answer(&self, messages: &[Value]) -> Result<String> {
-        let ids = render(self.text, self.template, messages)?;
+    /// Prints an answer; as templates want it: what was thought before it is no part of what was said.
+    fn answer(&self, messages: &[Value]) -> Result<Value> {
+        let (prompt, tokenizer) = (render(self.text, self.template, messages)?, &self.text.tokenizer);
+        let ids = tokenizer.encode(&prompt, Special::Without)?;
         let (tokens, max) = (ids.len(), self.engine.hold().max_model_len);
         if tokens >= max {
             bail!(
@@ -156,13 +160,20 @@ impl Chat<'_> {
                  anew, or less."
             );
         }
-        let asked = Asked::new(self.engine, self.text, ids, self.params, &self.interrupts)?;
+        let thoughts = self.template.thoughts();
+        let thoughts =
+            thoughts.and_then(|markers| Thoughts::behind(&prompt, None, markers, tokenizer, Shown::Beside));
+        let mut params = self.params.clone();
+        params.skip_special_tokens &= !thoughts.as_ref().is_some_and(|it| it.has_special_marker(tokenizer));
+        let asked = Asked::new(self.engine, self.text, ids, &params, &self.interrupts)?;
         let said = asked.told(self.engine, &self.interrupts, &mut || Ok(()))?;
         show!("")?;
         if said.conversation_tokens() >= max {
             note!("The conversation is full ({max} tokens), so this answer was cut: say /new to begin anew.");
         }
-        Ok(said.text)
+        let Some(thoughts) = thoughts else { return Ok(json!({"role": "assistant", "content": said.text})) };
+        let Apart { thought, text } = thoughts.split().whole(&said.text);
+        Ok(json!({"role": "assistant", "content": text, "reasoning_content": thought}))
     }
 }
 

@@ -90,7 +90,8 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         threads: args.threads.unwrap_or_else(|| default_threads_beside(device)),
         isa,
         device,
-        max_model_len: args.max_model_len.or(needs.longest),
+        // Of sequences that are known nobody needs room for longer ones, which flags may allow.
+        max_model_len: [args.max_model_len, needs.longest].into_iter().flatten().min(),
         max_num_seqs,
         max_num_batched_tokens,
         max_num_queued_reqs: QUEUE,

@@ -218,11 +218,11 @@ fn encode(
     let Some(template) = template else { return Ok(text.tokenizer.encode(prompt, Special::With)?) };
     let mut messages: Vec<Value> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
     messages.push(json!({"role": "user", "content": prompt}));
-    render(text, template, &messages)
+    Ok(text.tokenizer.encode(&render(text, template, &messages)?, Special::Without)?)
 }
 
-/// A conversation's tokens, up to where the answer begins.
-pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -> Result<Vec<u32>> {
+/// A conversation's text, up to where the answer begins.
+pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -> Result<String> {
     let conversation = Conversation {
         messages,
         ending: Ending::GenerationPrompt,
@@ -230,7 +230,7 @@ pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -
         now: clock::now(),
         ..Conversation::default()
     };
-    Ok(text.tokenizer.encode(&template.render(&conversation)?, Special::Without)?)
+    Ok(template.render(&conversation)?)
 }
 
 /// Whether words where the model goes are rather something to say to one.

@@ -59,7 +59,10 @@ const TIPS: &[(&[&str], &str)] = &[
         "adapters are not read: merge them into the weights",
     ),
     (&["--speculative-config", "--model-draft", "--draft-max"], "there is no speculative decoding"),
-    (&["--reasoning-parser", "--reasoning-format"], "`serve` and `batch` tell thoughts from answers"),
+    (
+        &["run --reasoning-parser", "run --reasoning-format"],
+        "what the model thinks is printed as it comes, before its answer",
+    ),
     (&["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"], "put a proxy that speaks TLS before the server"),
     (&["--allowed-origins", "--allow-credentials"], "pages of other origins are never let in"),
     (&["--root-path", "--uds", "--api-server-count"], "put a proxy before the server"),

@@ -47,7 +47,7 @@ fn a_given_policy_and_a_planned_one() {
     // What is full and would be of no use if it were larger does not bind.
     ballast(&["plan", "opt-30b", "--json", &planned]).fine();
     let told = folder.json("planned.json");
-    assert!(told["one_more_gib_tokens_per_s"]["device"].as_f64() < Some(0.1), "{told}");
+    assert!(told["one_more_gib_tokens_per_s"]["device"].as_f64().unwrap() < 0.1, "{told}");
     assert!(told["peak_bytes"]["device"].as_f64() > Some(0.97 * f64::from(14u32 << 20) * 1024.0), "{told}");
     assert_eq!(told["binds"].as_array().map(Vec::len), Some(1), "{told}");
     // What more of it brings is what is planned with it.

@@ -175,10 +175,10 @@ impl Line {
         while marks.made.front().is_some_and(|oldest| oldest.number <= number) {
             let oldest = marks.made.pop_front().expect("it was just seen");
             marks.done = oldest.number;
-            if oldest.number == number {
-                found = Some(clock.of(&oldest.event, oldest.asked)?);
-            }
+            let at = (oldest.number == number).then(|| clock.of(&oldest.event, oldest.asked));
+            // Whatever the clock says: others may wait for it.
             marks.free.push(oldest.event);
+            found = at.transpose()?.or(found);
         }
         Ok(found)
     }

@@ -102,7 +102,7 @@ impl Flight {
     pub(super) fn begin(&mut self, number: usize, request: Generate, seed: u64, heard: Box<dyn Hears>) {
         let open = request.sequences();
         if let Some(grammar) = &request.params.grammar {
-            match self.grammars.iter_mut().find(|(held, _)| held == grammar) {
+            match self.grammars.iter_mut().find(|(held, _)| held.shares_memory(grammar)) {
                 Some((_, requests)) => *requests += 1,
                 None => self.grammars.push((grammar.clone(), 1)),
             }
@@ -200,7 +200,7 @@ impl Flight {
         self.tokens -= removed.tokens;
         if let Some(grammar) = &removed.request.params.grammar {
             self.grammars.retain_mut(|(held, requests)| {
-                *requests -= usize::from(held == grammar);
+                *requests -= usize::from(held.shares_memory(grammar));
                 *requests > 0
             });
         }

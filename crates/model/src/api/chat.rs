@@ -45,12 +45,14 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let offer = Offer::read(&mut fields)?;
     let own = own_template(&mut fields, context)?;
     let context = &with_template(context, own.as_ref());
-    let text = render(&mut fields, &offer, context)?;
+    let ending = ending(&mut fields)?;
+    let text = render(&mut fields, &offer, ending, context)?;
     let calls = offer.calls(template(&offer, context)?)?;
     if let Some(calls) = &calls {
         common.read_calls(&offer, calls.format, context)?;
     }
-    let thoughts = thoughts::read(&mut fields, &text, template(&offer, context)?, context)?;
+    let prompt = (&text[..], thoughts::continued(body, ending));
+    let thoughts = thoughts::read(&mut fields, prompt, template(&offer, context)?, context)?;
     if thoughts.as_ref().is_some_and(|thoughts| thoughts.has_special_marker(context.tokenizer)) {
         common.overrides.skip_special_tokens = Some(false);
     }
@@ -92,7 +94,12 @@ fn logprobs(fields: &mut Fields, context: &Context) -> Result<Option<u32>, ApiEr
     }
 }
 
-pub(super) fn render(fields: &mut Fields, offer: &Offer, context: &Context) -> Result<String, ApiError> {
+pub(super) fn render(
+    fields: &mut Fields,
+    offer: &Offer,
+    ending: Ending,
+    context: &Context,
+) -> Result<String, ApiError> {
     let messages = fields.list("messages")?;
     let messages = messages.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
     if messages.len() > MAX_MESSAGES {
@@ -101,7 +108,6 @@ pub(super) fn render(fields: &mut Fields, offer: &Offer, context: &Context) -> R
     }
     let documents = fields.value("documents");
     let extra = extra(fields)?;
-    let ending = ending(fields)?;
     let conversation = Conversation {
         messages,
         tools: offer.tools.as_ref(),
@@ -124,11 +130,9 @@ pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Opt
     }
     let own = ChatTemplate::new(&source);
     let own = own.map_err(|error| ApiError::invalid(param, format!("{param}: {error}")))?;
-    // A server whose model's thoughts stay in its text, or that has none, leaves them there.
-    let markers = match context.template {
-        Some(usual) => usual.thoughts().map(|usual| own.thoughts().unwrap_or(usual)),
-        None => own.thoughts(),
-    };
+    // A server that leaves its model's thoughts in the text leaves these there, too.
+    let usual = context.template.and_then(ChatTemplate::thoughts);
+    let markers = usual.map(|usual| own.thoughts().unwrap_or(usual));
     let own = own.with_thoughts(markers);
     let format = own.tool_format().or_else(|| context.template?.tool_format());
     Ok(Some(match format {
@@ -173,7 +177,8 @@ fn extra(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
     Ok(extra)
 }
 
-fn ending(fields: &mut Fields) -> Result<Ending, ApiError> {
+/// How the prompt of a conversation ends.
+pub(super) fn ending(fields: &mut Fields) -> Result<Ending, ApiError> {
     let prompt = fields.flag("add_generation_prompt")?;
     match (fields.flag("continue_final_message")?.unwrap_or(false), prompt) {
         (true, Some(true)) => Err(ApiError::invalid(

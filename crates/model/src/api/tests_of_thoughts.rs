@@ -113,6 +113,23 @@ fn a_request_says_what_becomes_of_thoughts() {
 }
 
 #[test]
+fn an_answer_goes_on_where_its_message_was() {
+    let model = thinker(Some(false));
+    let go_on = |before: &str, said: Value| {
+        let messages = json!([{"role": "user", "content": before}, {"role": "assistant", "content": said}]);
+        let body = json!({"messages": messages, "continue_final_message": true});
+        let request = chat(&body, &model.context(1000, Streaming::Offered)).unwrap();
+        let body = whole(&model, &request, "so it is.</think>Yes.");
+        let message = &body["choices"][0]["message"];
+        (message["content"].as_str().unwrap().to_owned(), message["reasoning_content"].clone())
+    };
+    let (within, answer) = (("Yes.".to_owned(), json!("so it is.")), "so it is.</think>Yes.".to_owned());
+    assert_eq!(go_on("Is it?", json!("<think>\nWell, ")), within);
+    assert_eq!(go_on("Is it?", json!([{"type": "text", "text": "<think>\nWell, "}])), within);
+    assert_eq!(go_on("What is <think>?", json!("It is")), (answer, Value::Null));
+}
+
+#[test]
 fn calls_stand_behind_thoughts() {
     let model = || thinker(Some(false));
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);

@@ -1,14 +1,16 @@
 //! `reasoning_format` and `include_reasoning`: what becomes of a model's thoughts.
 
+use serde_json::Value;
+
 use super::fields::Fields;
 use super::{ApiError, Context, Generate};
-use crate::template::ChatTemplate;
-use crate::thoughts::{Answer, Shown, Thoughts};
+use crate::template::{ChatTemplate, Ending};
+use crate::thoughts::{Shown, Thoughts};
 
 /// How the thoughts of answers to the conversation that became `prompt` are read, if there may be some.
 pub(super) fn read(
     fields: &mut Fields,
-    prompt: &str,
+    (prompt, continued): (&str, Option<&str>),
     template: &ChatTemplate,
     context: &Context,
 ) -> Result<Option<Thoughts>, ApiError> {
@@ -24,12 +26,15 @@ pub(super) fn read(
         Some(false) => Shown::Never,
         _ => Shown::Beside,
     };
-    let answer = match fields.flag("continue_final_message")? {
-        Some(true) => Answer::GoesOn,
-        _ => Answer::Begins,
-    };
     let Some(markers) = template.thoughts().filter(|_| apart) else { return Ok(None) };
-    Ok(Thoughts::behind(prompt, answer, markers, context.tokenizer, shown))
+    Ok(Thoughts::behind(prompt, continued, markers, context.tokenizer, shown))
+}
+
+/// The text that an answer goes on with, if it does with any.
+pub(super) fn continued(body: &Value, ending: Ending) -> Option<&str> {
+    let content =
+        &body["messages"].as_array().filter(|_| ending == Ending::ContinueFinal)?.last()?["content"];
+    content.as_str().or_else(|| content.as_array()?.iter().rev().find_map(|part| part["text"].as_str()))
 }
 
 /// A form holds behind thoughts. Where no token tells where they end, it holds from the first one on, and there are none.

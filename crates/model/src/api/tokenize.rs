@@ -24,7 +24,8 @@ pub fn tokenize(body: &Value, context: &Context) -> Result<Value, ApiError> {
             let offer = Offer::read(&mut fields)?;
             let own = chat::own_template(&mut fields, context)?;
             let context = &chat::with_template(context, own.as_ref());
-            (chat::render(&mut fields, &offer, context)?, special.unwrap_or(false))
+            let ending = chat::ending(&mut fields)?;
+            (chat::render(&mut fields, &offer, ending, context)?, special.unwrap_or(false))
         }
         None => return Err(ApiError::invalid("prompt", "prompt or messages is missing")),
     };

@@ -1,5 +1,7 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::fields::Fields;
@@ -93,18 +95,18 @@ fn allowed(choice: Option<&Value>, tools: &[Value]) -> Result<(Option<Value>, Ve
     let names = allowed["tools"].as_array().filter(|names| !names.is_empty());
     let names =
         names.ok_or_else(|| wrong("tools: expected a list of functions by their names".to_owned()))?;
-    let one = |wanted: &Value| {
-        let wanted =
-            name(wanted).ok_or_else(|| wrong("tools: expected functions by their names".to_owned()))?;
-        let tool = tools.iter().find(|tool| name(tool) == Some(wanted));
-        tool.cloned().ok_or_else(|| wrong(format!("`{wanted}` is none of the tools")))
+    let known: BTreeSet<&str> = tools.iter().filter_map(name).collect();
+    let one = |wanted: &Value| match name(wanted) {
+        Some(name) if known.contains(name) => Ok(name.to_owned()),
+        Some(name) => Err(wrong(format!("`{name}` is none of the tools"))),
+        None => Err(wrong("tools: expected functions by their names".to_owned())),
     };
-    match allowed["mode"].as_str() {
-        Some("auto" | "required") => {
-            Ok((Some(allowed["mode"].clone()), names.iter().map(one).collect::<Result<_, _>>()?))
-        }
-        _ => Err(wrong("mode: expected auto or required".to_owned())),
+    let named = names.iter().map(one).collect::<Result<BTreeSet<String>, _>>()?;
+    if !matches!(allowed["mode"].as_str(), Some("auto" | "required")) {
+        return Err(wrong("mode: expected auto or required".to_owned()));
     }
+    let tools = tools.iter().filter(|tool| name(tool).is_some_and(|name| named.contains(name)));
+    Ok((Some(allowed["mode"].clone()), tools.cloned().collect()))
 }
 
 /// Nothing where the tools are not to be shown.

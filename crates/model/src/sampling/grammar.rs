@@ -13,6 +13,11 @@ pub trait Language: Debug + Send + Sync {
 
     /// About how many bytes it takes, and each place in it once more.
     fn bytes(&self) -> usize;
+
+    /// The one that it is made of, if its memory is that one's.
+    fn made_of(&self) -> Option<&Grammar> {
+        None
+    }
 }
 
 /// One sequence's place in a text of a language.
@@ -49,6 +54,15 @@ impl Grammar {
     /// About how many bytes it takes, and each place in it once more.
     pub fn bytes(&self) -> usize {
         self.0.bytes()
+    }
+
+    /// Whether both are in the same memory.
+    pub fn shares_memory(&self, other: &Grammar) -> bool {
+        Arc::ptr_eq(&self.root().0, &other.root().0)
+    }
+
+    fn root(&self) -> &Grammar {
+        self.0.made_of().map_or(self, Grammar::root)
     }
 }
 

@@ -54,6 +54,7 @@ fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<V
     let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
     let mut message = message.clone();
     drop_empty(&mut message);
+    name_thoughts(&mut message);
     match message.get("role").and_then(Value::as_str) {
         Some(role) if ROLES.contains(&role) => (),
         Some(role) => return Err(format!("role `{role}`; expected one of {}", ROLES.join(", "))),
@@ -89,14 +90,17 @@ fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<V
 /// Clients send back what they were answered, with all its nulls. A template looks whether a key is there, not what it holds.
 fn drop_empty(message: &mut Map<String, Value>) {
     message.retain(|key, value| key == "content" || !value.is_null());
-    // What it thought has two names: templates know one of them.
+    if message.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        message.remove("tool_calls");
+    }
+}
+
+/// What a message thought has two names, of which templates know one.
+fn name_thoughts(message: &mut Map<String, Value>) {
     for [from, to] in [["reasoning", "reasoning_content"], ["reasoning_content", "reasoning"]] {
         if let (Some(Value::String(thought)), None) = (message.get(from).cloned(), message.get(to)) {
             message.insert(to.to_owned(), thought.into());
         }
-    }
-    if message.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-        message.remove("tool_calls");
     }
 }
 

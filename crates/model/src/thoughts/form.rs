@@ -31,6 +31,10 @@ impl Language for Behind {
     fn bytes(&self) -> usize {
         self.form.bytes()
     }
+
+    fn made_of(&self) -> Option<&Grammar> {
+        Some(&self.form)
+    }
 }
 
 #[derive(Debug)]

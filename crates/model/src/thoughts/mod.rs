@@ -12,46 +12,55 @@ use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 use form::Behind;
 
-/// What stands around thoughts.
+/// What stands around thoughts, and around the answer behind them where something does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
     opens: &'static str,
     closes: &'static str,
+    answer: Option<[&'static str; 2]>,
 }
 
-/// DeepSeek R1 and what learnt from it, Qwen, SmolLM3, EXAONE 4, GLM-Z1, OLMo 3, Phi-4; Mistral's; Seed-OSS.
-const KNOWN: [Markers; 3] = [
-    Markers { opens: "<think>", closes: "</think>" },
-    Markers { opens: "[THINK]", closes: "[/THINK]" },
-    Markers { opens: "<seed:think>", closes: "</seed:think>" },
-];
+impl Markers {
+    const fn bare(opens: &'static str, closes: &'static str) -> Markers {
+        Markers { opens, closes, answer: None }
+    }
+}
+
+/// DeepSeek R1 and what learnt from it, Qwen, SmolLM3, EXAONE 4, GLM-Z1, OLMo 3, Phi-4.
+const THINK: Markers = Markers::bare("<think>", "</think>");
+/// Granite 3.3.
+const THINK_AND_RESPOND: Markers = Markers { answer: Some(["<response>", "</response>"]), ..THINK };
+/// Mistral's; Seed-OSS.
+const OTHERS: [Markers; 2] =
+    [Markers::bare("[THINK]", "[/THINK]"), Markers::bare("<seed:think>", "</seed:think>")];
 
 impl Markers {
     /// Those that a chat template knows of: it writes them, or cuts them off what was said before.
     pub fn of_template(source: &str) -> Option<Self> {
-        KNOWN.into_iter().find(|known| source.contains(known.opens) || source.contains(known.closes))
+        let has = |known: &Markers| {
+            let thinks = source.contains(known.opens) || source.contains(known.closes);
+            thinks && known.answer.is_none_or(|[opens, _]| source.contains(opens))
+        };
+        [THINK_AND_RESPOND, THINK].into_iter().chain(OTHERS).find(has)
     }
 
-    /// Where an answer to a conversation that was rendered so begins; nowhere in thoughts, if the template has closed them. A
-    /// message that is gone on with may itself have begun some, before it or within.
-    fn begins(self, prompt: &str, answer: Answer) -> Option<Begins> {
+    /// Where an answer to a conversation that was rendered so begins; nowhere in thoughts, if the template has closed them.
+    /// `continued`: what the answer goes on with, at the prompt's end, which may have opened thoughts, or stand in some.
+    fn begins(self, prompt: &str, continued: Option<&str>) -> Option<Begins> {
         let end = prompt.trim_end();
-        let is_open = || end.rfind(self.opens) > end.rfind(self.closes);
-        match answer {
-            _ if end.ends_with(self.opens) => Some(Begins::Within),
-            Answer::GoesOn => is_open().then_some(Begins::Within),
-            Answer::Begins => (!end.ends_with(self.closes)).then_some(Begins::Before),
-        }
+        let Some(said) = continued.map(str::trim) else {
+            return match end.ends_with(self.opens) {
+                true => Some(Begins::Within),
+                false => (!end.ends_with(self.closes)).then_some(Begins::Before),
+            };
+        };
+        let before = end.strip_suffix(said).unwrap_or(end).trim_end();
+        let is_open = match (said.rfind(self.opens), said.rfind(self.closes)) {
+            (None, None) => before.ends_with(self.opens),
+            (opened, closed) => opened > closed,
+        };
+        is_open.then_some(Begins::Within)
     }
-}
-
-/// Whether an answer is one of its own, or goes on with a message that the client wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Its own.
-    Begins,
-    /// The last message's.
-    GoesOn,
 }
 
 /// Where an answer begins.
@@ -90,17 +99,17 @@ struct Ids {
 }
 
 impl Thoughts {
-    /// Of the answers to a prompt; none where it has closed them.
+    /// Of the answers to a prompt; none where it has closed them. `continued`: what they go on with, at its end.
     pub fn behind(
         prompt: &str,
-        answer: Answer,
+        continued: Option<&str>,
         markers: Markers,
         tokenizer: &Tokenizer,
         shown: Shown,
     ) -> Option<Self> {
         let id = |text: &str| tokenizer.id_of(text);
         let ids = id(markers.opens).zip(id(markers.closes)).map(|(opens, closes)| Ids { opens, closes });
-        Some(Thoughts { markers, begins: markers.begins(prompt, answer)?, ids, shown })
+        Some(Thoughts { markers, begins: markers.begins(prompt, continued)?, ids, shown })
     }
 
     /// Whether texts must be shown with special tokens to be read.
@@ -121,7 +130,7 @@ impl Thoughts {
     /// How many of an answer's tokens are thoughts, their markers among them. None where no token tells.
     pub fn count(&self, tokens: &[u32]) -> Option<usize> {
         let ids = self.ids?;
-        let begun = self.begins == Begins::Within || tokens.iter().take(2).any(|&id| id == ids.opens);
+        let begun = self.begins == Begins::Within || tokens.first() == Some(&ids.opens);
         let end = || tokens.iter().position(|&id| id == ids.closes).map_or(tokens.len(), |at| at + 1);
         Some(if begun { end() } else { 0 })
     }

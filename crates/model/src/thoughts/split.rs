@@ -9,17 +9,19 @@ pub struct Split {
     place: Place,
     /// What is not told yet.
     held: String,
+    /// White space comes next, if any: it goes.
+    skips: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Where thoughts may begin.
     Before,
-    /// In them, before the first that is no white space.
-    Opened,
     Within,
-    /// Behind them, before the first that is no white space.
-    Closed,
+    /// Behind them, or behind what stands around an answer.
+    Behind,
+    /// In an answer that something stands around.
+    Wrapped,
     Answer,
 }
 
@@ -36,9 +38,9 @@ impl Split {
     pub(super) fn new(markers: Markers, begins: Begins) -> Self {
         let place = match begins {
             Begins::Before => Place::Before,
-            Begins::Within => Place::Opened,
+            Begins::Within => Place::Within,
         };
-        Split { markers, place, held: String::new() }
+        Split { markers, place, held: String::new(), skips: begins == Begins::Within }
     }
 
     /// Reads a text whole.
@@ -70,18 +72,23 @@ impl Split {
         let held = std::mem::take(&mut self.held);
         match self.place {
             Place::Before => out.text.push_str(&held),
-            Place::Opened => out.thought.push_str(held.trim()),
             Place::Within => out.thought.push_str(held.trim_end()),
-            Place::Closed | Place::Answer => (),
+            Place::Behind | Place::Wrapped => out.text.push_str(held.trim_end()),
+            Place::Answer => (),
         }
     }
 
     /// Whether there is more to look at.
     fn step(&mut self, out: &mut Apart) -> bool {
+        if self.skips {
+            self.held.drain(..self.held.len() - self.held.trim_start().len());
+            self.skips = self.held.is_empty();
+        }
         match self.place {
             Place::Before => self.before(),
-            Place::Opened | Place::Within => self.within(out),
-            Place::Closed => self.closed(),
+            Place::Within => self.within(out),
+            Place::Behind => self.behind(),
+            Place::Wrapped => self.wrapped(out),
             Place::Answer => {
                 out.text.push_str(&std::mem::take(&mut self.held));
                 false
@@ -93,7 +100,7 @@ impl Split {
         let first = self.held.trim_start();
         if let Some(rest) = first.strip_prefix(self.markers.opens) {
             self.held = rest.to_owned();
-            self.place = Place::Opened;
+            self.go(Place::Within);
             return true;
         }
         if !self.markers.opens.starts_with(first) {
@@ -103,31 +110,47 @@ impl Split {
     }
 
     fn within(&mut self, out: &mut Apart) -> bool {
-        if self.place == Place::Opened {
-            self.held.drain(..self.held.len() - self.held.trim_start().len());
+        let ended = self.up_to(self.markers.closes, &mut out.thought);
+        if ended {
+            self.go(Place::Behind);
         }
-        let end = self.held.find(self.markers.closes);
-        let told = end.unwrap_or_else(|| self.held.len() - begun(&self.held, self.markers.closes));
-        let thought = self.held[..told].trim_end();
-        if !thought.is_empty() {
-            self.place = Place::Within;
-        }
-        out.thought.push_str(thought);
-        let told = end.map_or(thought.len(), |at| at + self.markers.closes.len());
-        self.held.drain(..told);
-        if end.is_some() {
-            self.place = Place::Closed;
-        }
-        end.is_some()
+        ended
     }
 
-    fn closed(&mut self) -> bool {
-        let answer = self.held.trim_start();
-        if !answer.is_empty() {
-            self.held = answer.to_owned();
+    fn behind(&mut self) -> bool {
+        let opens = self.markers.answer.map_or("", |[opens, _]| opens);
+        if let Some(wrapped) = self.held.strip_prefix(opens).filter(|_| !opens.is_empty()) {
+            self.held = wrapped.to_owned();
+            self.go(Place::Wrapped);
+        } else if !opens.starts_with(&self.held) {
             self.place = Place::Answer;
         }
-        self.place == Place::Answer
+        self.place != Place::Behind
+    }
+
+    /// What closes the answer goes, and what is behind it is of the answer still.
+    fn wrapped(&mut self, out: &mut Apart) -> bool {
+        let ended = self.markers.answer.is_some_and(|[_, closes]| self.up_to(closes, &mut out.text));
+        if ended {
+            self.go(Place::Behind);
+        }
+        ended
+    }
+
+    fn go(&mut self, place: Place) {
+        self.place = place;
+        self.skips = true;
+    }
+
+    /// Tells what is held up to a marker, or to what may begin one, without the white space before that. Whether the marker is there,
+    /// which goes then.
+    fn up_to(&mut self, marker: &str, told: &mut String) -> bool {
+        let end = self.held.find(marker);
+        let sure = end.unwrap_or_else(|| self.held.len() - begun(&self.held, marker));
+        let shown = self.held[..sure].trim_end().len();
+        told.push_str(&self.held[..shown]);
+        self.held.drain(..end.map_or(shown, |end| end + marker.len()));
+        end.is_some()
     }
 }
 

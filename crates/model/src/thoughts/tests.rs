@@ -5,10 +5,12 @@ use std::sync::Arc;
 use super::*;
 use crate::sampling::{Guide, Language, SampleError};
 
-const THINK: Markers = KNOWN[0];
-
 fn split(begins: Begins, pieces: &[&str]) -> (String, String) {
-    let (mut split, mut all) = (Split::new(THINK, begins), Apart::default());
+    split_by(THINK, begins, pieces)
+}
+
+fn split_by(markers: Markers, begins: Begins, pieces: &[&str]) -> (String, String) {
+    let (mut split, mut all) = (Split::new(markers, begins), Apart::default());
     for piece in pieces {
         let more = split.push(piece);
         all.thought += &more.thought;
@@ -48,6 +50,26 @@ fn thoughts_and_answer_are_told_apart_however_the_text_is_cut() {
 }
 
 #[test]
+fn what_stands_around_an_answer_goes_with_the_thoughts() {
+    for (text, answer) in [
+        ("<think>a</think>\n<response>\nb </response> \n", "b"),
+        ("<think>a</think><response>b</res", "b</res"),
+        ("<think>a</think><response>b</response> c</response>", "bc</response>"),
+        ("<think>a</think><resp c", "<resp c"),
+        ("<think>a</think>b</response>", "b</response>"),
+        ("<think>a</think><response>", ""),
+    ] {
+        let letters: Vec<String> = text.chars().map(String::from).collect();
+        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        for pieces in [&[text][..], &letters] {
+            let (thought, said) = split_by(THINK_AND_RESPOND, Begins::Before, pieces);
+            assert_eq!((thought.as_str(), said.as_str()), ("a", answer), "{text:?} in {}", pieces.len());
+        }
+    }
+    assert_eq!(split(Begins::Before, &["<response>b</response>"]).1, "<response>b</response>");
+}
+
+#[test]
 fn a_text_that_is_told_piece_by_piece_is_told_early() {
     let mut split = Split::new(THINK, Begins::Before);
     for (piece, thought, text) in [
@@ -70,17 +92,21 @@ fn a_text_that_is_told_piece_by_piece_is_told_early() {
 
 #[test]
 fn the_prompt_says_where_an_answer_begins() {
-    for (prompt, answer, begins) in [
-        ("<|im_start|>assistant\n", Answer::Begins, Some(Begins::Before)),
-        ("<|im_start|>assistant\n<think>\n", Answer::Begins, Some(Begins::Within)),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", Answer::Begins, None),
-        ("user: <think> </think> <think>? assistant:", Answer::Begins, Some(Begins::Before)),
-        ("assistant: The sum is", Answer::GoesOn, None),
-        ("assistant: <think>\nThe sum", Answer::GoesOn, Some(Begins::Within)),
-        ("assistant: <think>\n", Answer::GoesOn, Some(Begins::Within)),
-        ("assistant: <think>a</think> The sum", Answer::GoesOn, None),
+    for (prompt, continued, begins) in [
+        ("<|im_start|>assistant\n", None, Some(Begins::Before)),
+        ("<|im_start|>assistant\n<think>\n", None, Some(Begins::Within)),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", None, None),
+        ("user: <think> </think> <think>? assistant:", None, Some(Begins::Before)),
+        ("assistant: The sum is", Some("The sum is"), None),
+        ("user: what is <think>? assistant: The sum is", Some("The sum is "), None),
+        ("assistant: <think>\nThe sum", Some("<think>\nThe sum"), Some(Begins::Within)),
+        ("assistant: <think>\n", Some("<think>\n"), Some(Begins::Within)),
+        ("assistant: <think>\nThe sum", Some("The sum"), Some(Begins::Within)),
+        ("assistant: <think>\n", Some(""), Some(Begins::Within)),
+        ("assistant: <think>a</think> The sum", Some("<think>a</think> The sum"), None),
+        ("assistant: <think>a</think> The sum", Some("The sum"), None),
     ] {
-        assert_eq!(THINK.begins(prompt, answer), begins, "{prompt:?}");
+        assert_eq!(THINK.begins(prompt, continued), begins, "{prompt:?} {continued:?}");
     }
 }
 
@@ -92,6 +118,9 @@ fn templates_show_how_their_models_think() {
     assert_eq!(opens("'[THINK]' + block['thinking'] + '[/THINK]'"), Some("[THINK]"));
     assert_eq!(opens("{%- set think_begin_token = '<seed:think>' %}"), Some("<seed:think>"));
     assert_eq!(opens("{{ messages[0].content }}"), None);
+    let granite = "between <think></think> and write your response between <response></response>";
+    assert_eq!(Markers::of_template(granite), Some(THINK_AND_RESPOND));
+    assert_eq!(Markers::of_template("<think> <tool_response>"), Some(THINK));
 }
 
 const IDS: Ids = Ids { opens: 1, closes: 2 };
@@ -105,7 +134,7 @@ fn thoughts(begins: Begins, ids: Option<Ids>) -> Thoughts {
 fn thoughts_are_counted_with_their_markers() {
     for (begins, tokens, n) in [
         (Begins::Before, vec![1, 5, 5, 2, 6, 6], 4),
-        (Begins::Before, vec![4, 1, 5, 2, 6], 4),
+        (Begins::Before, vec![4, 1, 5, 2, 6], 0),
         (Begins::Before, vec![5, 6, 7, 1, 2], 0),
         (Begins::Before, vec![1, 5, 5], 3),
         (Begins::Before, vec![], 0),
@@ -162,7 +191,10 @@ fn possible(guide: &mut dyn Guide, asked: &[u32]) -> Vec<usize> {
 fn a_form_holds_behind_thoughts() {
     let form = || Grammar::new(Arc::new(Five));
     assert!(thoughts(Begins::Within, None).then(form()).is_none(), "nothing would tell where it begins");
-    let think = thoughts(Begins::Before, Some(IDS)).then(form()).unwrap();
+    let five = form();
+    let think = thoughts(Begins::Before, Some(IDS)).then(five.clone()).unwrap();
+    assert!(think.shares_memory(&five) && five.shares_memory(&think) && think != five);
+    assert!(!think.shares_memory(&form()));
     let mut guide = think.begin();
     assert_eq!(possible(&mut *guide, &[]), [1, 5], "thoughts, or the form at once");
     guide.accept(1);

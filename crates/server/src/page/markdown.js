@@ -4,7 +4,7 @@
 const markdown = (() => {
   const element = (name, ...children) => {
     const made = document.createElement(name);
-    made.append(...children);
+    for (const child of children) made.append(child);
     return made;
   };
 
@@ -43,15 +43,23 @@ const markdown = (() => {
     return all.flatMap((line, i) => (i ? [element("br"), ...inline(line)] : inline(line)));
   }
 
-  const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
-  const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+  // No two parts of an expression may take the same characters one after the other: a line that fits none would be cut in all ways.
+  const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/s;
+  const HEADING = /^ {0,3}(#{1,6})\s+(\S.*)$/s;
   const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
   const QUOTE = /^ {0,3}> ?/;
   const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(?=\S)/;
-  const DASHES = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
   const NESTED = 20;
+  const LINES = 2000;
+  const LINE_CHARS = 20_000;
 
-  const isTable = (all, i) => all[i].includes("|") && DASHES.test(all[i + 1] ?? "") && all[i + 1].includes("|");
+  function cells(line) {
+    const inner = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
+    return inner.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+  }
+
+  const isTable = (all, i) => all[i].includes("|") && (all[i + 1] ?? "").includes("|")
+    && cells(all[i + 1]).every((cell) => /^:?-+:?$/.test(cell));
   const begins = (all, i) => all[i].trim() === "" || [FENCE, HEADING, RULE, QUOTE, ITEM].some((each) => each.test(all[i])) || isTable(all, i);
 
   /** Lines from `from` on for which `goes` holds; where they end. */
@@ -61,24 +69,25 @@ const markdown = (() => {
     return end;
   }
 
-  function code(all, from, out) {
-    const [, fence, language] = FENCE.exec(all[from]);
-    const closes = (line) => line.trim().startsWith(fence) && line.trim().replaceAll(fence[0], "") === "";
-    const end = run(all, from + 1, (line) => !closes(line));
-    const text = all.slice(from + 1, end).join("\n");
+  function copier(text) {
     const copy = element("button", "Copy");
     copy.type = "button";
     copy.className = "copy";
-    copy.onclick = () => navigator.clipboard?.writeText(text).then(() => { copy.textContent = "Copied"; }, () => {});
-    const title = element("div", element("span", language), copy);
-    title.className = "title";
-    out.push(element("figure", title, element("pre", element("code", text))));
-    return end + 1;
+    copy.onclick = () => navigator.clipboard.writeText(text).then(() => { copy.textContent = "Copied"; }, () => {});
+    return copy;
   }
 
-  function cells(line) {
-    const inner = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
-    return inner.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+  function code(all, from, out) {
+    const [, fence, about] = FENCE.exec(all[from]);
+    const closes = (line) => line.trim().startsWith(fence) && line.trim().replaceAll(fence[0], "") === "";
+    const end = run(all, from + 1, (line) => !closes(line));
+    const text = all.slice(from + 1, end).join("\n");
+    const title = element("div", element("span", about.trim().split(/\s/)[0]));
+    title.className = "title";
+    // Browsers have it for addresses that they trust.
+    if (navigator.clipboard) title.append(copier(text));
+    out.push(element("figure", title, element("pre", element("code", text))));
+    return end + 1;
   }
 
   function table(all, from, out) {
@@ -129,12 +138,22 @@ const markdown = (() => {
     if (FENCE.test(line)) return code(all, from, out);
     if (RULE.test(line)) { out.push(element("hr")); return from + 1; }
     const heading = HEADING.exec(line);
-    if (heading) { out.push(element(`h${Math.min(6, heading[1].length + 2)}`, ...inline(heading[2]))); return from + 1; }
+    if (heading) {
+      const text = heading[2].trimEnd().replace(/#+$/, "").trimEnd();
+      out.push(element(`h${Math.min(6, heading[1].length + 2)}`, ...inline(text)));
+      return from + 1;
+    }
     if (isTable(all, from)) return table(all, from, out);
     if (depth < NESTED && QUOTE.test(line)) return quote(all, from, out, depth);
     if (depth < NESTED && ITEM.test(line)) return list(all, from, out, depth);
     const end = run(all, from + 1, (_, i) => !begins(all, i));
-    out.push(element("p", ...lines(all.slice(from, end).map((each) => each.trim()))));
+    // Of very long ones nothing is looked for: each line is looked through once for each that may begin something.
+    const said = all.slice(from, end).map((each) => each.trim());
+    const plain = said.length > LINES || said.some((each) => each.length > LINE_CHARS);
+    const paragraph = element("p");
+    for (const part of plain ? [said.join("\n")] : lines(said)) paragraph.append(part);
+    if (plain) paragraph.className = "plain";
+    out.push(paragraph);
     return end;
   }
 

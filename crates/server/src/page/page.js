@@ -172,9 +172,9 @@ async function answer(turn) {
     }
   } finally {
     clearTimeout(drawing);
-    drawText();
     // A conversation that was put away meanwhile is not gone on with.
     if (chat === messages && (text || thought)) messages.push({ role: "assistant", content: text, thought });
+    drawText();
   }
 }
 
@@ -221,12 +221,17 @@ $("clear").addEventListener("click", () => {
   $("speed").textContent = "";
 });
 
-/** What was said before the page was loaded again. */
+/** What was said before the page was loaded again; nothing, where somebody else has written what is kept. */
 function recall() {
-  messages = JSON.parse(sessionStorage.getItem("chat") ?? "[]");
-  for (const { role, content, thought } of messages) {
-    if (role === "user") show(role, content);
-    else write(show(role), { thought, text: content });
+  try {
+    for (const { role, content, thought } of JSON.parse(sessionStorage.getItem("chat") ?? "[]")) {
+      if (role === "user") show(role, content);
+      else write(show(role), { thought, text: content });
+      messages.push({ role, content, thought });
+    }
+  } catch {
+    messages = [];
+    $("turns").replaceChildren();
   }
 }
 
@@ -351,5 +356,5 @@ async function look() {
   setTimeout(look, 1000);
 }
 
-recall();
 look();
+recall();

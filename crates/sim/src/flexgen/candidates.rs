@@ -28,8 +28,6 @@ const POINTS: usize = 48;
 pub(super) struct Candidate {
     pub(super) case: Case,
     pub(super) placed: Placed,
-    /// What it was asked.
-    pub(super) question: Question,
 }
 
 impl Candidate {
@@ -156,7 +154,7 @@ impl Machine<'_> {
             let fits = self.fits(&case);
             let last = fits && (found.is_some() || !full.contains(&true));
             if fits {
-                found = Some(Candidate { case, placed, question: question.clone() });
+                found = Some(Candidate { case, placed });
             }
             if last {
                 break;

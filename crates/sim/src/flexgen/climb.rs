@@ -13,7 +13,7 @@ const ROUNDS: usize = 6;
 /// Blocks that are looked around in each, the best ones: the best of all may not lie on the way up from the best of a few.
 const WIDTH: usize = 3;
 
-/// Adds what is around the best of `scored`, and around what is better there, until nothing is.
+/// Adds what is around the best of `scored`, and around what is better there, until nothing is, or after some rounds.
 pub(super) fn climb(wanted: &Wanted, rates: Rates, mechanism: Mechanism, scored: &mut Vec<Planned>) {
     let (mut tried, mut left) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..ROUNDS {

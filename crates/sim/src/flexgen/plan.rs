@@ -59,10 +59,8 @@ pub struct Planned {
     pub case: Case,
     /// What it comes to on the timeline.
     pub prediction: Prediction,
-    /// What the programme thought of it.
+    /// What the programme thought of its block.
     pub placed: Placed,
-    /// What it was asked.
-    pub question: Question,
 }
 
 /// Plans; nothing where nothing fits (or nothing is fast enough).
@@ -137,6 +135,7 @@ fn best_of_a_few(
     scored.extend(named.into_iter().flat_map(|block| at(wanted, rates, mechanism, block, 0.0)));
     climb(wanted, rates, mechanism, &mut scored);
     scored.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    scored.dedup_by(|a, b| a.case == b.case);
     let whole = scored.into_iter().map(|planned| {
         let prediction = predict(&planned.case, rates, mechanism);
         Planned { prediction, ..planned }
@@ -205,9 +204,9 @@ pub(super) fn estimated(
     rates: Rates,
     mechanism: Mechanism,
 ) -> impl Iterator<Item = Planned> {
-    candidates.into_iter().map(move |Candidate { case, placed, question }| {
+    candidates.into_iter().map(move |Candidate { case, placed }| {
         let prediction = estimate(&case, rates, mechanism);
-        Planned { case, prediction, placed, question }
+        Planned { case, prediction, placed }
     })
 }
 

@@ -118,10 +118,6 @@ fn attention_on_the_host_is_taken_where_it_is_a_gain() {
 fn tiers_hold_what_is_planned_and_too_little_is_refused() {
     let planned = planned("opt-175b", Mechanism::BALLAST);
     assert_eq!(excess(&planned.case, t4(), Mechanism::BALLAST), [], "the pools");
-    let peaks = [planned.placed.peak.device, planned.placed.peak.host, planned.placed.peak.disk];
-    for (peak, room) in peaks.into_iter().zip(policy::plan::room(&planned.question)) {
-        assert!(peak <= room * 1.000_001, "{peak} in {room}");
-    }
     for (tier, memory) in [(Tier::Device, 2e9), (Tier::Host, 1e9), (Tier::Disk, 1e9)] {
         let mut little = t4();
         *match tier {
