@@ -60,7 +60,7 @@ const TIPS: &[(&[&str], &str)] = &[
     ),
     (&["--speculative-config", "--model-draft", "--draft-max"], "there is no speculative decoding"),
     (
-        &["run --reasoning-parser", "run --reasoning-format"],
+        &["run --reasoning-parser", "run --reasoning-format", "run --reasoning-budget"],
         "what the model thinks is printed as it comes, before its answer",
     ),
     (&["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"], "put a proxy that speaks TLS before the server"),

@@ -71,6 +71,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     thoughts.note();
     let template_for = |tools| anyhow::Ok(text.template_for(tools)?.map(|template| thoughts.of(template)));
     let (template, tool_template) = (template_for(Tools::Absent)?, template_for(Tools::Given)?);
+    thoughts.check(template.as_ref(), &text.tokenizer)?;
     let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
     let served = served_names(&args.flags.served_model_name, &args.model, &opened.name);
     let vocab = opened.checkpoint.spec().vocab;
@@ -271,6 +272,7 @@ pub(crate) fn settings(
         ("--sparse-attention", args.sparse_attention.map_or("off".into(), |share| share.to_string())),
         ("--tool-call-parser", parser),
         ("--reasoning-format", typed(thoughts.reasoning_format)),
+        ("--reasoning-budget", thoughts.budget()),
         ("--device", typed(args.device)),
         ("the longest sequence (--max-model-len)", longest),
         ("the names served", served.join(", ")),

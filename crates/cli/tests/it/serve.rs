@@ -132,6 +132,8 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--memory", "5MiB"], 1, "Raise --memory"),
         (&["--max-model-len", "100000"], 1, "at most 512"),
         (&["--chat-template", "/no/such/file"], 2, "cannot read /no/such/file"),
+        (&["--reasoning-budget", "5", "--reasoning-format", "none"], 2, "leave --reasoning-format none out"),
+        (&["--reasoning-budget", "-2"], 2, "--reasoning-budget"),
     ] {
         serve(flags).refused(code, &[says]);
     }
@@ -221,6 +223,40 @@ fn flags_do_what_they_say() {
     for told in ["--trust-remote-code: no code", "--enable-auto-tool-choice: it is on", ", fingerprint "] {
         assert!(log.contains(told), "{told}: {log}");
     }
+}
+
+/// A model whose marks are tokens thinks as long as it may, and then answers; one whose marks are none is refused a limit.
+#[test]
+fn thoughts_are_told_apart_and_end_in_time() {
+    let folder = Folder::copy_of("llama");
+    let template = folder.write("think.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}<think>");
+    let flags = ["--chat-template", &template, "--reasoning-budget", "3", "--reasoning-parser", "any"];
+    let whole = folder.whole();
+    let serve = [&["serve", &whole, "--port", "0"], &flags[..]].concat();
+    ballast(&serve).refused(1, &["what marks this model's thoughts is no token of it"]);
+    let renamed = |file: &str, [opens, closes]: [&str; 2]| {
+        let text = folder.read(file).replace("<|im_start|>", opens).replace("<|endoftext|>", closes);
+        folder.write(file, text);
+    };
+    renamed("tokenizer.json", ["<think>", "</think>"]);
+    renamed("tokenizer_config.json", ["<|im_end|>"; 2]);
+    let server = Serving::start(&[&[&whole[..]], &flags[..]].concat());
+    let ask = |more: &str| {
+        let body = format!(
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hi\"}}], \"max_tokens\": 20, \"temperature\": 0{more}}}"
+        );
+        let answer = server.ask("POST", "/v1/chat/completions", "Content-Type: application/json\r\n", &body);
+        let answer: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let thought = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+        (thought, answer["choices"][0]["message"].clone())
+    };
+    let (thought, message) = ask(", \"ignore_eos\": true");
+    assert!(thought == 4 && message["reasoning_content"].is_string(), "{thought} {message}");
+    assert!(message["content"].as_str().is_some_and(|text| !text.contains("think>")), "{message}");
+    let (thought, message) = ask(", \"thinking_token_budget\": 1, \"guided_choice\": [\"yes\"]");
+    assert_eq!((thought, &message["content"]), (2, &Value::from("yes")), "{message}");
+    let log = server.end();
+    assert!(log.contains("--reasoning-parser any: the chat template says"), "{log}");
 }
 
 /// Its own machine needs none; who opens a server to others is told that it is.

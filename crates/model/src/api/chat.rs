@@ -63,7 +63,7 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let prompt = common.encode("messages", &text, special, context)?;
     let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
     schema::check_chat(body)?;
-    Ok(thoughts::before(thoughts, Generate { calls, ..generate }))
+    thoughts::before(thoughts, Generate { calls, ..generate })
 }
 
 impl Common {

@@ -288,6 +288,10 @@ pub fn chat(offered: &Offered) -> Value {
         ("enable_thinking", flag()),
         ("reasoning_format", maybe("string", json!({"enum": ["auto", "deepseek", "none", null]}))),
         ("include_reasoning", flag()),
+        (
+            "thinking_token_budget",
+            maybe("integer", json!({"description": "Tokens of thoughts at the most; -1: no limit."})),
+        ),
         ("documents", maybe("array", json!({}))),
     ];
     let template: &[(&str, Value)] = match offered.own_templates {

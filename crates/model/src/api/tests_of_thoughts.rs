@@ -113,6 +113,32 @@ fn a_request_says_what_becomes_of_thoughts() {
 }
 
 #[test]
+fn thoughts_may_be_limited() {
+    let model = thinker(Some(false));
+    let closes = model.tokenizer.id_of("</think>").unwrap();
+    let opens = model.tokenizer.id_of("<think>").unwrap();
+    for field in ["thinking_token_budget", "thinking_budget_tokens"] {
+        let request = ask(&model, json!({field: 1})).unwrap();
+        assert!(request.unknown_fields.is_empty(), "{field}");
+        assert_eq!(possible(&model, &request, &[opens, 5]), [closes]);
+        assert!(ask(&model, json!({field: -1})).unwrap().params.grammar.is_none(), "no limit");
+    }
+    let both = json!({"thinking_token_budget": 1, "reasoning_format": "none"});
+    assert_eq!(refused(ask(&model, both)), "thinking_token_budget");
+    let silent = json!({"thinking_token_budget": 1, "enable_thinking": false});
+    assert!(ask(&model, silent).unwrap().params.grammar.is_none(), "there are no thoughts to limit");
+    let unmarked = ask(&thinker(None), json!({"thinking_token_budget": 1})).unwrap_err();
+    assert_eq!(unmarked.param.as_deref(), Some("thinking_token_budget"));
+    let mut limited = thinker(Some(false));
+    limited.template =
+        limited.template.with_thoughts(model.template.thoughts().map(|it| it.of_at_most(Some(3))));
+    let request = ask(&limited, json!({})).unwrap();
+    assert_eq!(possible(&limited, &request, &[opens, 5, 5, 5]), [closes], "the server's limit");
+    let request = ask(&limited, json!({"thinking_token_budget": 1})).unwrap();
+    assert_eq!(possible(&limited, &request, &[opens, 5]), [closes], "the request's comes first");
+}
+
+#[test]
 fn an_answer_goes_on_where_its_message_was() {
     let model = thinker(Some(false));
     let go_on = |before: &str, said: Value| {

@@ -18,11 +18,13 @@ pub struct Markers {
     opens: &'static str,
     closes: &'static str,
     answer: Option<[&'static str; 2]>,
+    /// Tokens that thoughts may have between them, where a request does not say.
+    most: Option<u32>,
 }
 
 impl Markers {
     const fn bare(opens: &'static str, closes: &'static str) -> Markers {
-        Markers { opens, closes, answer: None }
+        Markers { opens, closes, answer: None, most: None }
     }
 }
 
@@ -42,6 +44,21 @@ impl Markers {
             thinks && known.answer.is_none_or(|[opens, _]| source.contains(opens))
         };
         [THINK_AND_RESPOND, THINK].into_iter().chain(OTHERS).find(has)
+    }
+
+    /// The same of thoughts of so many tokens at the most.
+    pub fn of_at_most(self, tokens: Option<u32>) -> Self {
+        Markers { most: tokens, ..self }
+    }
+
+    /// Whether each is one token: what thoughts are counted by.
+    pub fn are_tokens(self, tokenizer: &Tokenizer) -> bool {
+        self.ids(tokenizer).is_some()
+    }
+
+    fn ids(self, tokenizer: &Tokenizer) -> Option<Ids> {
+        let id = |text: &str| tokenizer.id_of(text);
+        id(self.opens).zip(id(self.closes)).map(|(opens, closes)| Ids { opens, closes })
     }
 
     /// Where an answer to a conversation that was rendered so begins; nowhere in thoughts, if the template has closed them.
@@ -107,9 +124,8 @@ impl Thoughts {
         tokenizer: &Tokenizer,
         shown: Shown,
     ) -> Option<Self> {
-        let id = |text: &str| tokenizer.id_of(text);
-        let ids = id(markers.opens).zip(id(markers.closes)).map(|(opens, closes)| Ids { opens, closes });
-        Some(Thoughts { markers, begins: markers.begins(prompt, continued)?, ids, shown })
+        let (begins, ids) = (markers.begins(prompt, continued)?, markers.ids(tokenizer));
+        Some(Thoughts { markers, begins, ids, shown })
     }
 
     /// Whether texts must be shown with special tokens to be read.
@@ -122,9 +138,21 @@ impl Thoughts {
         Split::new(self.markers, self.begins)
     }
 
-    /// Answers that begin with thoughts, or not, and then have a form; none where no token tells where they end.
-    pub fn then(&self, form: Grammar) -> Option<Grammar> {
-        Some(Behind::grammar(form, self.begins, self.ids?))
+    /// Whether tokens tell where they begin and end.
+    pub fn is_marked_by_tokens(&self) -> bool {
+        self.ids.is_some()
+    }
+
+    /// Whether there may be so many of them and no more.
+    pub fn are_limited(&self) -> bool {
+        self.markers.most.is_some()
+    }
+
+    /// Answers that begin with thoughts, or not, no longer ones than they may be, and then have a form, if any; none where all answers
+    /// are such, or no token tells where thoughts end.
+    pub fn then(&self, form: Option<Grammar>) -> Option<Grammar> {
+        let held = form.is_some() || self.are_limited();
+        self.ids.filter(|_| held).map(|ids| Behind::grammar(form, self.begins, ids, self.markers.most))
     }
 
     /// How many of an answer's tokens are thoughts, their markers among them. None where no token tells.

@@ -190,9 +190,12 @@ fn possible(guide: &mut dyn Guide, asked: &[u32]) -> Vec<usize> {
 #[test]
 fn a_form_holds_behind_thoughts() {
     let form = || Grammar::new(Arc::new(Five));
-    assert!(thoughts(Begins::Within, None).then(form()).is_none(), "nothing would tell where it begins");
+    assert!(
+        thoughts(Begins::Within, None).then(Some(form())).is_none(),
+        "nothing would tell where it begins"
+    );
     let five = form();
-    let think = thoughts(Begins::Before, Some(IDS)).then(five.clone()).unwrap();
+    let think = thoughts(Begins::Before, Some(IDS)).then(Some(five.clone())).unwrap();
     assert!(think.shares_memory(&five) && five.shares_memory(&think) && think != five);
     assert!(!think.shares_memory(&form()));
     let mut guide = think.begin();
@@ -209,8 +212,36 @@ fn a_form_holds_behind_thoughts() {
     let mut guide = think.begin();
     guide.accept(5);
     assert_eq!(possible(&mut *guide, &[]), [3], "it did not think");
-    let mut guide = thoughts(Begins::Within, Some(IDS)).then(form()).unwrap().begin();
+    let mut guide = thoughts(Begins::Within, Some(IDS)).then(Some(form())).unwrap().begin();
     assert_eq!(possible(&mut *guide, &[]).len(), 7);
+    guide.accept(2);
+    assert_eq!(possible(&mut *guide, &[]), [5]);
+}
+
+#[test]
+fn thoughts_end_in_time() {
+    let of = |begins, most| Thoughts { markers: THINK.of_at_most(most), ..thoughts(begins, Some(IDS)) };
+    assert!(of(Begins::Before, None).then(None).is_none(), "nothing holds");
+    let two = of(Begins::Before, Some(2)).then(None).unwrap();
+    let mut guide = two.begin();
+    assert_eq!(possible(&mut *guide, &[]).len(), 8);
+    for token in [1, 5, 6] {
+        assert_ne!(possible(&mut *guide, &[]), [2], "not yet");
+        guide.accept(token);
+    }
+    assert_eq!(possible(&mut *guide, &[]), [2]);
+    guide.accept(2);
+    assert_eq!(possible(&mut *guide, &[]).len(), 8, "the answer is free");
+    let mut guide = two.begin();
+    for token in [5, 1, 5, 6, 7] {
+        guide.accept(token);
+    }
+    assert_eq!(possible(&mut *guide, &[]).len(), 8, "what stands in an answer opens no thoughts");
+    let none = of(Begins::Before, Some(0)).then(None).unwrap();
+    assert_eq!(possible(&mut *none.begin(), &[]), [0, 2, 3, 4, 5, 6, 7]);
+    let within = of(Begins::Within, Some(0)).then(Some(Grammar::new(Arc::new(Five)))).unwrap();
+    let mut guide = within.begin();
+    assert_eq!(possible(&mut *guide, &[3]), [2], "the prompt has opened them");
     guide.accept(2);
     assert_eq!(possible(&mut *guide, &[]), [5]);
 }

@@ -153,6 +153,10 @@ pub fn frontier(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Vec<Plan
     let mut all: Vec<_> = estimated(candidates, rates, mechanism)
         .filter(|planned| wanted.is_soon(&planned.prediction))
         .collect();
+    if mechanism.order == Order::Buffers {
+        // It ends where the plan is.
+        climb(wanted, rates, mechanism, &mut all);
+    }
     all.sort_by(|a, b| a.prediction.latency_s().total_cmp(&b.prediction.latency_s()));
     let mut best = 0.0;
     all.retain(|planned| {
