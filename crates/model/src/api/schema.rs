@@ -288,10 +288,8 @@ pub fn chat(offered: &Offered) -> Value {
         ("enable_thinking", flag()),
         ("reasoning_format", maybe("string", json!({"enum": ["auto", "deepseek", "none", null]}))),
         ("include_reasoning", flag()),
-        (
-            "thinking_token_budget",
-            maybe("integer", json!({"description": "Tokens of thoughts at the most; -1: no limit."})),
-        ),
+        ("thinking_token_budget", thoughts("Tokens of thoughts at the most; less than 0: no limit.")),
+        ("thinking_budget_tokens", thoughts("llama.cpp's name of it.")),
         ("documents", maybe("array", json!({}))),
     ];
     let template: &[(&str, Value)] = match offered.own_templates {
@@ -299,6 +297,10 @@ pub fn chat(offered: &Offered) -> Value {
         OwnTemplates::Refused => &[],
     };
     object(&["messages"], [&[&own, template].concat(), &common(offered)])
+}
+
+fn thoughts(description: &str) -> Value {
+    maybe("integer", json!({"minimum": i64::MIN, "maximum": i64::MAX, "description": description}))
 }
 
 /// Only an assistant's message, or one that is calls, may have no content.

@@ -123,8 +123,11 @@ fn thoughts_may_be_limited() {
         assert_eq!(possible(&model, &request, &[opens, 5]), [closes]);
         assert!(ask(&model, json!({field: -1})).unwrap().params.grammar.is_none(), "no limit");
     }
-    let both = json!({"thinking_token_budget": 1, "reasoning_format": "none"});
-    assert_eq!(refused(ask(&model, both)), "thinking_token_budget");
+    let both = ask(&model, json!({"thinking_token_budget": 1, "reasoning_format": "none"})).unwrap();
+    assert_eq!((possible(&model, &both, &[opens, 5]), both.thoughts), (vec![closes], None));
+    let at_once = json!({"thinking_token_budget": 1, "reasoning_format": "none", "guided_choice": ["yes"]});
+    let at_once = ask(&model, at_once).unwrap();
+    assert!(!possible(&model, &at_once, &[]).contains(&opens), "a form holds from the first token on");
     let silent = json!({"thinking_token_budget": 1, "enable_thinking": false});
     assert!(ask(&model, silent).unwrap().params.grammar.is_none(), "there are no thoughts to limit");
     let unmarked = ask(&thinker(None), json!({"thinking_token_budget": 1})).unwrap_err();
@@ -136,6 +139,7 @@ fn thoughts_may_be_limited() {
     assert_eq!(possible(&limited, &request, &[opens, 5, 5, 5]), [closes], "the server's limit");
     let request = ask(&limited, json!({"thinking_token_budget": 1})).unwrap();
     assert_eq!(possible(&limited, &request, &[opens, 5]), [closes], "the request's comes first");
+    assert!(ask(&limited, json!({"thinking_token_budget": -1})).unwrap().params.grammar.is_none());
 }
 
 #[test]

@@ -16,33 +16,32 @@ pub(super) fn read(
     template: &ChatTemplate,
     context: &Context,
 ) -> Result<Option<Thoughts>, ApiError> {
-    let apart = match fields.text("reasoning_format")?.as_deref() {
-        None | Some("auto" | "deepseek") => true,
-        Some("none") => false,
+    let included = fields.flag("include_reasoning")? != Some(false);
+    let shown = match fields.text("reasoning_format")?.as_deref() {
+        None | Some("auto" | "deepseek") => {
+            if included {
+                Shown::Beside
+            } else {
+                Shown::Never
+            }
+        }
+        Some("none") => Shown::InText,
         Some(other) => {
             let message = format!("reasoning_format: expected auto, deepseek or none, found {other:?}");
             return Err(ApiError::invalid("reasoning_format", message));
         }
     };
-    let shown = match fields.flag("include_reasoning")? {
-        Some(false) => Shown::Never,
-        _ => Shown::Beside,
-    };
     let budget = budget(fields)?;
-    if budget.is_some() && !apart {
-        let message = format!("{BUDGET} and reasoning_format: none exclude each other");
-        return Err(ApiError::invalid(BUDGET, message));
-    }
-    let Some(markers) = template.thoughts().filter(|_| apart) else { return Ok(None) };
-    let markers = if budget.is_some() { markers.of_at_most(budget) } else { markers };
+    let Some(usual) = template.thoughts() else { return Ok(None) };
+    let markers = budget.map_or(usual, |most| usual.of_at_most(most));
     Ok(Thoughts::behind(prompt, continued, markers, context.tokenizer, shown))
 }
 
-/// By vLLM's name, or llama.cpp's, whose -1 is no limit.
-fn budget(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+/// What is said of a limit, by vLLM's name or llama.cpp's: there is none, where it is less than 0.
+fn budget(fields: &mut Fields) -> Result<Option<Option<u32>>, ApiError> {
     let (ours, other) = (fields.integer(BUDGET)?, fields.integer("thinking_budget_tokens")?);
-    let most = ours.or(other).filter(|most| *most >= 0);
-    Ok(most.map(|most| u32::try_from(most).unwrap_or(u32::MAX)))
+    let limit = |most: i64| (most >= 0).then(|| u32::try_from(most).unwrap_or(u32::MAX));
+    Ok(ours.or(other).map(limit))
 }
 
 /// The text that an answer goes on with, if it does with any.
@@ -52,10 +51,14 @@ pub(super) fn continued(body: &Value, ending: Ending) -> Option<&str> {
     content.as_str().or_else(|| content.as_array()?.iter().rev().find_map(|part| part["text"].as_str()))
 }
 
-/// A form holds behind thoughts. Where no token tells where they end, it holds from the first one on, and there are none; a limit
-/// cannot be kept then.
+/// A form holds behind thoughts that are told apart. Where no token tells where they end, it holds from the first one on, and there
+/// are none; a limit cannot be kept then.
 pub(super) fn before(thoughts: Option<Thoughts>, mut request: Generate) -> Result<Generate, ApiError> {
     let Some(thoughts) = thoughts else { return Ok(request) };
+    let held_at_once = !thoughts.are_apart() && request.params.grammar.is_some();
+    if held_at_once {
+        return Ok(request);
+    }
     if thoughts.is_marked_by_tokens() {
         request.params.grammar = thoughts.then(request.params.grammar);
     } else if thoughts.are_limited() {
@@ -66,5 +69,5 @@ pub(super) fn before(thoughts: Option<Thoughts>, mut request: Generate) -> Resul
     } else if request.params.grammar.is_some() {
         return Ok(request);
     }
-    Ok(Generate { thoughts: Some(thoughts), ..request })
+    Ok(Generate { thoughts: Some(thoughts).filter(Thoughts::are_apart), ..request })
 }

@@ -107,6 +107,8 @@ pub enum Shown {
     Beside,
     /// They are left out.
     Never,
+    /// They are a part of the answer.
+    InText,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,9 +130,15 @@ impl Thoughts {
         Some(Thoughts { markers, begins, ids, shown })
     }
 
+    /// Whether they are told from the answer.
+    pub fn are_apart(&self) -> bool {
+        self.shown != Shown::InText
+    }
+
     /// Whether texts must be shown with special tokens to be read.
     pub fn has_special_marker(&self, tokenizer: &Tokenizer) -> bool {
-        self.ids.is_some_and(|ids| tokenizer.is_special(ids.opens) || tokenizer.is_special(ids.closes))
+        let is_special = |ids: Ids| tokenizer.is_special(ids.opens) || tokenizer.is_special(ids.closes);
+        self.are_apart() && self.ids.is_some_and(is_special)
     }
 
     /// Begins to read a text.
