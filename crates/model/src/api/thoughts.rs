@@ -17,16 +17,11 @@ pub(super) fn read(
     context: &Context,
 ) -> Result<Option<Thoughts>, ApiError> {
     let included = fields.flag("include_reasoning")? != Some(false);
-    let shown = match fields.text("reasoning_format")?.as_deref() {
-        None | Some("auto" | "deepseek") => {
-            if included {
-                Shown::Beside
-            } else {
-                Shown::Never
-            }
-        }
-        Some("none") => Shown::InText,
-        Some(other) => {
+    let shown = match (fields.text("reasoning_format")?.as_deref(), included) {
+        (None | Some("auto" | "deepseek"), true) => Shown::Beside,
+        (None | Some("auto" | "deepseek"), false) => Shown::Never,
+        (Some("none"), _) => Shown::InText,
+        (Some(other), _) => {
             let message = format!("reasoning_format: expected auto, deepseek or none, found {other:?}");
             return Err(ApiError::invalid("reasoning_format", message));
         }
@@ -55,8 +50,7 @@ pub(super) fn continued(body: &Value, ending: Ending) -> Option<&str> {
 /// are none; a limit cannot be kept then.
 pub(super) fn before(thoughts: Option<Thoughts>, mut request: Generate) -> Result<Generate, ApiError> {
     let Some(thoughts) = thoughts else { return Ok(request) };
-    let held_at_once = !thoughts.are_apart() && request.params.grammar.is_some();
-    if held_at_once {
+    if !thoughts.are_apart() && request.params.grammar.is_some() {
         return Ok(request);
     }
     if thoughts.is_marked_by_tokens() {

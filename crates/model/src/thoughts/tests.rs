@@ -40,8 +40,7 @@ fn thoughts_and_answer_are_told_apart_however_the_text_is_cut() {
     ] {
         let expected = (thought.to_owned(), answer.to_owned());
         assert_eq!(split(begins, &[text]), expected, "{text:?}");
-        let letters: Vec<String> = text.chars().map(String::from).collect();
-        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        let letters: Vec<&str> = text.split_inclusive(|_| true).collect();
         assert_eq!(split(begins, &letters), expected, "{text:?} by letters");
         for at in (0..text.len()).filter(|&at| text.is_char_boundary(at)) {
             assert_eq!(split(begins, &[&text[..at], &text[at..]]), expected, "{text:?} cut at {at}");
@@ -59,8 +58,7 @@ fn what_stands_around_an_answer_goes_with_the_thoughts() {
         ("<think>a</think>b</response>", "b</response>"),
         ("<think>a</think><response>", ""),
     ] {
-        let letters: Vec<String> = text.chars().map(String::from).collect();
-        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        let letters: Vec<&str> = text.split_inclusive(|_| true).collect();
         for pieces in [&[text][..], &letters] {
             let (thought, said) = split_by(THINK_AND_RESPOND, Begins::Before, pieces);
             assert_eq!((thought.as_str(), said.as_str()), ("a", answer), "{text:?} in {}", pieces.len());
