@@ -95,6 +95,54 @@ class Suite:
         answer = self.client.completions.create(**body, stop=[stop])
         assert answer.choices[0].text == whole[: whole.index(stop)] and answer.choices[0].finish_reason == "stop"
 
+    def respond(self, **more):
+        body = {"model": self.model, "input": "Ahoy", "max_output_tokens": 12, "temperature": 0, "extra_body": GOES_ON}
+        return self.client.responses.create(**{**body, **more})
+
+    def test_a_response_has_text_and_usage(self):
+        answer = self.respond(instructions="Be brief.")
+        assert answer.output_text and answer.status == "incomplete" and answer.usage.output_tokens == 12
+        assert answer.incomplete_details.reason == "max_output_tokens" and answer.instructions == "Be brief."
+        count = self.client.responses.input_tokens.count(model=self.model, input="Ahoy", instructions="Be brief.")
+        assert count.input_tokens == answer.usage.input_tokens
+        chat = self.client.chat.completions.create(
+            model=self.model, messages=[{"role": "developer", "content": "Be brief."}, *TEXT], max_tokens=12, temperature=0,
+            extra_body=GOES_ON)
+        assert chat.choices[0].message.content == answer.output_text
+
+    def test_a_streamed_response_adds_up_to_the_whole(self):
+        whole = self.respond(max_output_tokens=60)
+        stop = whole.output_text[len(whole.output_text) // 2]
+        # The helper takes an answer that ends at its length for one that is not there.
+        body = {"model": self.model, "input": "Ahoy", "temperature": 0, "extra_body": {**GOES_ON, "stop": stop}}
+        with self.client.responses.stream(**body) as stream:
+            text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+            final = stream.get_final_response()
+        assert text == final.output_text == whole.output_text[: whole.output_text.index(stop)]
+        assert final.status == "completed"
+        events = list(self.respond(stream=True))
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert events[0].type == "response.created" and events[-1].type == "response.incomplete"
+
+    def test_a_response_calls_and_is_told_what_came_of_it(self):
+        schema = {"type": "object", "properties": {"knots": {"enum": [5, 12]}}, "required": ["knots"], "additionalProperties": False}
+        tool = {"type": "function", "name": "sail", "description": "Sails.", "parameters": schema, "strict": True}
+        forced = {"tools": [tool], "tool_choice": {"type": "function", "name": "sail"}, "max_output_tokens": 200, "extra_body": {}}
+        answer = self.respond(**forced)
+        call = answer.output[0]
+        assert answer.status == "completed" and call.type == "function_call" and call.name == "sail", answer
+        assert json.loads(call.arguments)["knots"] in (5, 12)
+        events = list(self.respond(**forced, stream=True))
+        assert events[-1].response.output[0].arguments == call.arguments
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+        assert self.respond(input=[{"role": "user", "content": "Ahoy"}, call, result], tools=[tool]).output
+
+    def test_a_response_keeps_a_form(self):
+        schema = {"type": "object", "properties": {"knots": {"enum": [5, 12]}}, "required": ["knots"], "additionalProperties": False}
+        form = {"format": {"type": "json_schema", "name": "course", "schema": schema, "strict": True}}
+        answer = self.respond(text=form, max_output_tokens=100, extra_body={})
+        assert json.loads(answer.output_text)["knots"] in (5, 12)
+
     def test_errors_are_typed(self):
         def refused(kind, call, code=None):
             try:
@@ -111,6 +159,7 @@ class Suite:
         refused(openai.BadRequestError, lambda: complete(model=self.model, prompt=""))
         refused(openai.BadRequestError, lambda: complete(model=self.model, prompt=[5] * 9000), "context_length_exceeded")
         refused(openai.BadRequestError, lambda: self.client.chat.completions.create(model=self.model, messages=[]))
+        refused(openai.BadRequestError, lambda: self.respond(previous_response_id="resp_1"), "not_supported")
         refused(openai.NotFoundError, lambda: self.client.post("/nothing", cast_to=object), "not_found")
         stranger = openai.OpenAI(base_url=f"{self.url}/v1", api_key="not the key")
         refused(openai.AuthenticationError, lambda: stranger.models.list(), "invalid_api_key")

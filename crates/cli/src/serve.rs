@@ -1,4 +1,4 @@
-//! `ballast serve`: the OpenAI API over HTTP.
+//! `ballast serve`: the APIs of OpenAI and Anthropic over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The two endpoints that generate.
+//! The endpoints that generate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
-use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, completion, response};
+use model::api::{ApiError, Delivery, Endpoint, Events, Generate, Meta, response};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::account::Account;
@@ -36,6 +36,16 @@ pub(crate) async fn chats(State(app): State<Arc<App>>, request: Request) -> Resu
     Ok(answer(app, request, Endpoint::Chat).await?)
 }
 
+/// `POST /v1/responses`
+pub(crate) async fn responses(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    Ok(answer(app, request, Endpoint::Responses).await?)
+}
+
+/// `POST /v1/messages`
+pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    Ok(answer(app, request, Endpoint::Messages).await?)
+}
+
 async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<Response, ApiError> {
     app.accepting()?;
     no_priority(request.headers())?;
@@ -47,7 +57,7 @@ async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<R
         Delivery::Whole => whole(app, request, meta, live).await,
         Delivery::Stream { .. } => {
             let tokenizer = Arc::clone(&app.served()?.tokenizer);
-            Ok(sse::response(live, Chunks::new(request, meta, tokenizer), app.config.ping_every))
+            Ok(sse::response(live, Events::new(request, meta, tokenizer), app.config.ping_every))
         }
     }
 }
@@ -123,11 +133,7 @@ fn prepare(
 ) -> Result<Prepared, ApiError> {
     let served = app.accepting()?;
     let value = body::parse(body, &app.crowd)?;
-    let context = served.context();
-    let read = match endpoint {
-        Endpoint::Completions => completion(&value, &context),
-        Endpoint::Chat => chat(&value, &context),
-    };
+    let read = endpoint.read(&value, &served.context());
     drop(value);
     let request = match read {
         Err(busy) if busy.is_overload() => return Ok(Prepared::Busy(permit, busy)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hyper::header::CONTENT_TYPE;
-use model::api::{ApiError, Context, detokenize, tokenize};
+use model::api::{ApiError, Context, count_tokens, detokenize, input_tokens, tokenize};
 use serde_json::{Value, json};
 
 use crate::app::{App, Phase};
@@ -82,6 +82,16 @@ pub(crate) async fn to_tokens(State(app): State<Arc<App>>, request: Request) -> 
 /// `POST /detokenize`
 pub(crate) async fn to_text(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
     Ok(convert(app, request, detokenize).await?)
+}
+
+/// `POST /v1/responses/input_tokens`
+pub(crate) async fn input(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    Ok(convert(app, request, input_tokens).await?)
+}
+
+/// `POST /v1/messages/count_tokens`
+pub(crate) async fn counted(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    Ok(convert(app, request, count_tokens).await?)
 }
 
 /// `GET /tokenizer_info`: what a client needs to cut and render as this server does.

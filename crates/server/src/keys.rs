@@ -29,15 +29,35 @@ impl Keys {
         self.known().is_empty()
     }
 
-    /// Whether a header `Authorization: Bearer KEY` lets its client in.
-    pub(crate) fn admit(&self, authorization: Option<&str>) -> bool {
-        let bearer = authorization.and_then(|value| value.split_once(' '));
-        let Some((_, given)) = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")) else {
-            return self.is_open();
-        };
-        let given = digest(given.trim());
-        let known = self.known().iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&given));
-        self.is_open() || known.into()
+    /// Whether any of these lets its client in.
+    pub(crate) fn admit(&self, given: &[Key]) -> bool {
+        self.is_open() || given.iter().filter_map(Key::text).any(|key| self.knows(key))
+    }
+
+    fn knows(&self, key: &str) -> bool {
+        let given = digest(key.trim());
+        self.known().iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&given)).into()
+    }
+}
+
+/// A key as clients send it.
+#[derive(Clone, Copy)]
+pub(crate) enum Key<'a> {
+    /// `Authorization: Bearer KEY`
+    Authorization(&'a str),
+    /// `x-api-key: KEY`
+    Bare(&'a str),
+}
+
+impl<'a> Key<'a> {
+    fn text(&self) -> Option<&'a str> {
+        match *self {
+            Key::Authorization(value) => {
+                let (scheme, key) = value.split_once(' ')?;
+                scheme.eq_ignore_ascii_case("bearer").then_some(key)
+            }
+            Key::Bare(key) => Some(key),
+        }
     }
 }
 
@@ -57,17 +77,19 @@ mod tests {
     fn any_of_the_keys_and_nothing_else_opens() {
         let keys = Keys::new(&["one".into(), "two".into()]);
         for good in ["Bearer one", "bearer two", "BEARER  two"] {
-            assert!(keys.admit(Some(good)), "{good}");
+            assert!(keys.admit(&[Key::Authorization(good)]), "{good}");
         }
         for bad in ["", "one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "Bearer one two"]
         {
-            assert!(!keys.admit(Some(bad)), "{bad}");
+            assert!(!keys.admit(&[Key::Authorization(bad)]), "{bad}");
         }
-        assert!(!keys.admit(None));
+        assert!(!keys.admit(&[]));
+        assert!(keys.admit(&[Key::Bare("two")]) && !keys.admit(&[Key::Bare("Bearer two"), Key::Bare("")]));
+        assert!(keys.admit(&[Key::Authorization("Bearer none"), Key::Bare("one")]), "one of them is enough");
         keys.replace(&["three".into()]);
-        assert!(keys.admit(Some("Bearer three")) && !keys.admit(Some("Bearer one")));
+        assert!(keys.admit(&[Key::Bare("three")]) && !keys.admit(&[Key::Bare("one")]));
         keys.replace(&[]);
-        assert!(keys.admit(Some("Bearer three")) && !keys.admit(None), "an empty file opens nothing");
-        assert!(Keys::new(&[]).admit(None) && Keys::new(&[]).admit(Some("Bearer x")));
+        assert!(keys.admit(&[Key::Bare("three")]) && !keys.admit(&[]), "an empty file opens nothing");
+        assert!(Keys::new(&[]).admit(&[]) && Keys::new(&[]).admit(&[Key::Bare("x")]));
     }
 }

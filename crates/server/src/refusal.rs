@@ -30,6 +30,8 @@ impl IntoResponse for Refusal {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         advise(status, error.code, headers);
+        // For endpoints that tell errors in other words.
+        response.extensions_mut().insert(error);
         response
     }
 }

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
@@ -12,22 +13,21 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
 use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use model::api::ApiError;
 
 use crate::account::{Account, OWN};
 use crate::app::App;
 use crate::guest::Answering;
+use crate::keys::Key;
 use crate::refusal::{self, Refusal};
 use crate::{generate, hold, info, openapi, page, spool};
 
 /// What answers without a key: the page is the same everywhere, and asks for one.
 const OPEN: [&str; 6] = ["/health", "/ready", "/", "/page.css", "/page.js", "/markdown.js"];
 /// What servers like this one may have, and this one does not: clients that ask for it are told so.
-const ELSEWHERE: [&str; 15] = [
+const ELSEWHERE: [&str; 13] = [
     "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
     "/v1/moderations",
     "/v1/rerank",
     "/v1/score",
@@ -41,6 +41,8 @@ const ELSEWHERE: [&str; 15] = [
     "/rerank",
     "/classify",
 ];
+/// How Anthropic's clients send a key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Longest id that is taken over from a client.
 const ID_BYTES: usize = 128;
 
@@ -48,6 +50,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/completions", post(generate::completions))
         .route("/v1/chat/completions", post(generate::chats))
+        .route("/v1/responses", post(generate::responses))
+        .route("/v1/responses/input_tokens", post(info::input))
+        .route("/v1/messages", post(generate::messages))
+        .route("/v1/messages/count_tokens", post(info::counted))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
         .route("/tokenizer_info", get(info::tokenizer))
@@ -105,17 +111,34 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let shown = id.to_str().unwrap_or_default();
     let account = Account::begin(app.config.log.clone(), Arc::clone(&app.metrics), &request, shown);
     request.extensions_mut().insert(Arc::clone(&account));
+    let of_messages = is_of_messages(&request);
     let mut response = match fits(&request).and_then(|()| admit(&app, &request)) {
         // A bug in a handler is that request's alone: its client is told, and the connection lives on.
         Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| broken()),
         Err(error) => Refusal(error).into_response(),
     };
+    if of_messages {
+        in_their_words(&mut response, &id);
+    }
     app.metrics.responded(response.status().as_u16());
     account.responded(response.status().as_u16());
     response.headers_mut().insert("x-request-id", id);
     // What a browser is given is what its type says, and nothing that it guesses.
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response.map(|body| account.until_sent(body, answering))
+}
+
+/// Whether it is for an endpoint of Anthropic's.
+fn is_of_messages(request: &Request) -> bool {
+    ["/v1/messages", "/v1/messages/count_tokens"].contains(&request.uri().path())
+}
+
+/// Errors and ids as Anthropic's clients look for them.
+fn in_their_words(response: &mut Response, id: &HeaderValue) {
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        *response.body_mut() = Body::from(error.message_body().to_string());
+    }
+    response.headers_mut().insert("request-id", id.clone());
 }
 
 fn broken() -> Response {
@@ -136,9 +159,11 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     if OPEN.contains(&path) {
         return Ok(());
     }
-    let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let keys = [text(&AUTHORIZATION).map(Key::Authorization), text(&X_API_KEY).map(Key::Bare)];
+    let keys: Vec<Key> = keys.into_iter().flatten().collect();
     let open = app.config.open_metrics && path == "/metrics";
-    if !open && !app.keys.admit(authorization) {
+    if !open && !app.keys.admit(&keys) {
         return Err(refusal::no_key());
     }
     let keyless = app.keys.is_open();
@@ -193,7 +218,7 @@ fn own_id(app: &App) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::{Body, to_bytes};
+    use axum::body::to_bytes;
     use hyper::service::Service;
     use hyper_util::service::TowerToHyperService;
 

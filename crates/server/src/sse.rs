@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::Frame;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE};
-use model::api::{ApiError, Chunks, News, event};
+use model::api::{ApiError, Events, News};
 use tokio::time::{Instant, Sleep};
 
 use crate::crowd::FRAME_BYTES;
@@ -22,7 +22,7 @@ const USUAL_BYTES: usize = 512;
 /// An answer that is being sent.
 struct Stream {
     live: Live,
-    chunks: Chunks,
+    told: Events,
     ping_every: Duration,
     /// The newest frame.
     sent: Instant,
@@ -38,9 +38,9 @@ enum State {
 }
 
 /// The answer as events, sent as they come. A comment keeps a silent stream open.
-pub(crate) fn response(live: Live, chunks: Chunks, ping_every: Duration) -> Response {
+pub(crate) fn response(live: Live, told: Events, ping_every: Duration) -> Response {
     let ping = Box::pin(tokio::time::sleep(ping_every));
-    let stream = Stream { live, chunks, ping_every, sent: Instant::now(), ping, state: State::Going };
+    let stream = Stream { live, told, ping_every, sent: Instant::now(), ping, state: State::Going };
     let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
     (headers, [("x-accel-buffering", "no")], Body::new(stream)).into_response()
 }
@@ -93,7 +93,7 @@ impl Stream {
     }
 
     fn write(&mut self, news: Option<Result<live::News, ApiError>>, events: &mut Vec<u8>) {
-        self.chunks.found_in_cache(self.live.cached_tokens());
+        self.told.found_in_cache(self.live.cached_tokens());
         match news {
             Some(Ok((index, piece))) => {
                 let news = News {
@@ -104,17 +104,16 @@ impl Stream {
                     finish: piece.finish.as_ref(),
                 };
                 if let Some(timings) = self.live.timings().filter(|_| piece.finish.is_some()) {
-                    self.chunks.timed(timings);
+                    self.told.timed(timings);
                 }
-                self.chunks.events(&news, events);
+                self.told.news(&news, events);
             }
             Some(Err(error)) => {
-                event(&error.body(), events);
+                self.told.failed(&error, events);
                 self.state = State::Over;
             }
             None => {
-                self.chunks.usage().iter().for_each(|chunk| event(chunk, events));
-                event(&"[DONE]", events);
+                self.told.ended(events);
                 self.state = State::Over;
             }
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::text::Text;
-use super::{ApiError, Context, Endpoint, Generate, chat, completion};
+use super::{ApiError, Context, Endpoint, Generate};
 
 /// One line of input.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,14 +35,9 @@ impl BatchLine {
         if text("method")? != "POST" {
             return Err(ApiError::invalid("method", "method: expected POST"));
         }
-        let endpoint = match text("url")? {
-            "/v1/completions" => Endpoint::Completions,
-            "/v1/chat/completions" => Endpoint::Chat,
-            other => {
-                let message = format!("url: `{other}`; expected /v1/completions or /v1/chat/completions");
-                return Err(ApiError::invalid("url", message));
-            }
-        };
+        let url = text("url")?;
+        let wrong = |why| ApiError::invalid("url", format!("url: `{url}`; {why}"));
+        let endpoint = Endpoint::of_batch(url).map_err(wrong)?;
         match value.get_mut("body").map(Value::take) {
             Some(body @ Value::Object(_)) => Ok(BatchLine { custom_id, endpoint, body }),
             _ => Err(ApiError::invalid("body", "body: expected an object")),
@@ -51,10 +46,7 @@ impl BatchLine {
 
     /// Reads the request in the line.
     pub fn generate(&self, context: &Context) -> Result<Generate, ApiError> {
-        match self.endpoint {
-            Endpoint::Completions => completion(&self.body, context),
-            Endpoint::Chat => chat(&self.body, context),
-        }
+        self.endpoint.read(&self.body, context)
     }
 }
 

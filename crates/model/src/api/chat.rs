@@ -30,8 +30,15 @@ const RESERVED: [&str; 11] = [
 
 /// Reads the body of `/v1/chat/completions`.
 pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
+    read(body, context, Endpoint::Chat)
+}
+
+/// Reads a conversation, which came to this endpoint.
+pub(super) fn read(body: &Value, context: &Context, endpoint: Endpoint) -> Result<Generate, ApiError> {
     let mut fields = Fields::of(body)?;
     let mut common = Common::read(&mut fields, context)?;
+    // There a length must be given, and clients that have none in mind give one that is long.
+    common.takes_what_fits = endpoint == Endpoint::Messages;
     if let Some(wins) = fields.count("max_completion_tokens")? {
         common.overrides.max_tokens = Some(wins);
         common.max_tokens_field = "max_completion_tokens";
@@ -61,9 +68,27 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
         _ => Special::Without,
     };
     let prompt = common.encode("messages", &text, special, context)?;
-    let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
+    let generate = common.finish(endpoint, vec![prompt], None, fields, context)?;
     schema::check_chat(body)?;
     thoughts::before(thoughts, Generate { calls, ..generate })
+}
+
+/// The text of a conversation, for who only looks at it.
+pub(super) fn prompt(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
+    let offer = Offer::read(fields)?;
+    let own = own_template(fields, context)?;
+    let context = &with_template(context, own.as_ref());
+    let ending = ending(fields)?;
+    render(fields, &offer, ending, context)
+}
+
+/// How many tokens that has.
+pub(super) fn count(body: &Value, context: &Context) -> Result<usize, ApiError> {
+    let mut fields = Fields::of(body)?;
+    super::request::model(&mut fields, context)?;
+    let text = prompt(&mut fields, context)?;
+    let tokens = context.tokenizer.encode(&text, Special::Without);
+    Ok(tokens.map_err(|error| ApiError::invalid("messages", error.to_string()))?.len())
 }
 
 impl Common {
@@ -94,12 +119,7 @@ fn logprobs(fields: &mut Fields, context: &Context) -> Result<Option<u32>, ApiEr
     }
 }
 
-pub(super) fn render(
-    fields: &mut Fields,
-    offer: &Offer,
-    ending: Ending,
-    context: &Context,
-) -> Result<String, ApiError> {
+fn render(fields: &mut Fields, offer: &Offer, ending: Ending, context: &Context) -> Result<String, ApiError> {
     let messages = fields.list("messages")?;
     let messages = messages.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
     if messages.len() > MAX_MESSAGES {
@@ -121,7 +141,7 @@ pub(super) fn render(
 }
 
 /// The template that the conversation brings, if it may. It writes calls and marks thoughts as the model's own does where it shows no way.
-pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Option<ChatTemplate>, ApiError> {
+fn own_template(fields: &mut Fields, context: &Context) -> Result<Option<ChatTemplate>, ApiError> {
     let param = "chat_template";
     let Some(source) = fields.text(param)? else { return Ok(None) };
     if context.own_templates == OwnTemplates::Refused {
@@ -142,7 +162,7 @@ pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Opt
 }
 
 /// The same context with this template for every conversation, if there is one.
-pub(super) fn with_template<'a>(context: &Context<'a>, own: Option<&'a ChatTemplate>) -> Context<'a> {
+fn with_template<'a>(context: &Context<'a>, own: Option<&'a ChatTemplate>) -> Context<'a> {
     match own {
         Some(own) => Context { template: Some(own), tool_template: Some(own), ..context.clone() },
         None => context.clone(),
@@ -174,11 +194,15 @@ fn extra(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
             extra.entry(name).or_insert_with(|| value.clone());
         }
     }
+    // As OpenAI says it; templates say it in their own way.
+    if extra.get("reasoning_effort").is_some_and(|effort| effort == "none") {
+        extra.entry("enable_thinking").or_insert(json!(false));
+    }
     Ok(extra)
 }
 
 /// How the prompt of a conversation ends.
-pub(super) fn ending(fields: &mut Fields) -> Result<Ending, ApiError> {
+fn ending(fields: &mut Fields) -> Result<Ending, ApiError> {
     let prompt = fields.flag("add_generation_prompt")?;
     match (fields.flag("continue_final_message")?.unwrap_or(false), prompt) {
         (true, Some(true)) => Err(ApiError::invalid(

@@ -92,6 +92,34 @@ impl ApiError {
         json!({"error": self.object()})
     }
 
+    /// The response body of `/v1/messages`, in Anthropic's words.
+    pub fn message_body(&self) -> Value {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            408 => "timeout_error",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
+    /// The same of a field that its client knows by another name. `names`: the name here, and the client's.
+    pub(super) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let Some(param) = &mut self.param else { return self };
+        if let Some((_, own)) = names.iter().find(|(here, _)| here == param) {
+            (*own).clone_into(param);
+            for (here, own) in names {
+                self.message = self.message.replace(here, own);
+            }
+        }
+        self
+    }
+
     /// The object inside `error`.
     pub fn object(&self) -> Value {
         json!({"message": self.message, "type": self.kind, "param": self.param, "code": self.code})

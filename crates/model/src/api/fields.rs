@@ -9,13 +9,14 @@ use super::{ApiError, UnknownFields};
 use crate::error::shorten;
 
 /// Fields that clients send and that have no meaning here.
-const IGNORED: [&str; 8] = [
+const IGNORED: [&str; 9] = [
     "user",
     "metadata",
     "store",
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_options",
     "verbosity",
     "prompt_cache_retention",
 ];
@@ -128,6 +129,11 @@ impl<'a> Fields<'a> {
             Some(value) if !harmless.contains(value) => Err(ApiError::not_supported(name, what)),
             _ => Ok(()),
         }
+    }
+
+    /// Those that have not been read.
+    pub(super) fn rest(self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.0.into_iter()
     }
 
     /// The fields that nobody knows.

@@ -2,17 +2,22 @@
 //! to which time and ids are given.
 
 mod batch;
+mod blocks;
 mod chat;
 mod check;
 mod completion;
 mod echo;
 mod error;
+mod events;
 mod fields;
 mod format;
 mod logprobs;
+mod messages;
 mod plain;
+mod reading;
 mod request;
 mod response;
+mod responses;
 pub mod schema;
 mod stream;
 #[cfg(test)]
@@ -29,6 +34,7 @@ mod timings;
 mod tokenize;
 mod tools;
 mod truncation;
+mod turns;
 mod unknown;
 mod values;
 mod words;
@@ -37,9 +43,12 @@ pub use batch::{ANSWER_ID, BatchLine, batch_output};
 pub use chat::{MAX_MESSAGES, chat};
 pub use completion::completion;
 pub use error::ApiError;
+pub use events::Events;
+pub use messages::{count_tokens, messages};
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
 pub use response::{Choice, Meta, counts, response};
-pub use stream::{Chunks, News, event};
+pub use responses::{input_tokens, responses};
+pub use stream::{Chunks, News};
 pub use timings::Timings;
 pub use tokenize::{detokenize, tokenize};
 pub use tools::MAX_TOOLS;

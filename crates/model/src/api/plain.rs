@@ -30,11 +30,11 @@ impl Frame {
     pub(super) fn around(&self, endpoint: Endpoint, index: usize, text: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(self.before.as_bytes());
         let said = match endpoint {
-            Endpoint::Chat => write!(out, "{{\"index\":{index},\"delta\":{{\"content\":"),
             Endpoint::Completions => write!(out, "{{\"index\":{index},\"text\":"),
+            _ => write!(out, "{{\"index\":{index},\"delta\":{{\"content\":"),
         };
         said.and_then(|()| Ok(serde_json::to_writer(&mut *out, text)?)).expect("writing to memory");
-        if endpoint == Endpoint::Chat {
+        if endpoint != Endpoint::Completions {
             out.push(b'}');
         }
         out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null}");

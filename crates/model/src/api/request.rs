@@ -1,13 +1,14 @@
-//! What the two endpoints share: the fields that belong to generation, and what becomes of them.
+//! What the endpoints share: the fields that belong to generation, and what becomes of them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::format::{Asked, asked};
 use super::truncation::Truncation;
-use super::{ApiError, Context, Streaming, UnknownFields, words};
+use super::{ApiError, Context, Streaming, UnknownFields, chat, completion, messages, responses, words};
 use crate::sampling::{Overrides, SamplingParams};
 use crate::thoughts::{Apart, Shown, Thoughts};
 use crate::tokenizer::Special;
@@ -25,6 +26,44 @@ pub enum Endpoint {
     Completions,
     /// `/v1/chat/completions`
     Chat,
+    /// `/v1/responses`
+    Responses,
+    /// `/v1/messages`
+    Messages,
+}
+
+impl Endpoint {
+    /// Those that a batch may ask.
+    pub const OF_BATCHES: [Endpoint; 3] = [Endpoint::Completions, Endpoint::Chat, Endpoint::Responses];
+
+    /// Where it is.
+    pub fn path(self) -> &'static str {
+        match self {
+            Endpoint::Completions => "/v1/completions",
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Responses => "/v1/responses",
+            Endpoint::Messages => "/v1/messages",
+        }
+    }
+
+    /// That of a batch, by its path; else what would be one, in words.
+    pub fn of_batch(path: &str) -> Result<Endpoint, String> {
+        let found = Self::OF_BATCHES.into_iter().find(|endpoint| endpoint.path() == path);
+        found.ok_or_else(|| format!("expected one of {}", Self::OF_BATCHES.map(Endpoint::path).join(", ")))
+    }
+
+    /// Reads the body of a request to it.
+    ///
+    /// # Errors
+    /// What is wrong with the body, or not offered.
+    pub fn read(self, body: &Value, context: &Context) -> Result<Generate, ApiError> {
+        match self {
+            Endpoint::Completions => completion(body, context),
+            Endpoint::Chat => chat(body, context),
+            Endpoint::Responses => responses(body, context),
+            Endpoint::Messages => messages(body, context),
+        }
+    }
 }
 
 /// How an answer is sent.
@@ -74,6 +113,8 @@ pub struct Generate {
     pub cache_salt: Option<String>,
     /// What the client calls the answer.
     pub request_id: Option<String>,
+    /// What the answer repeats of the request, where its endpoint does that.
+    pub repeats: Option<Arc<Map<String, Value>>>,
     /// Fields that nobody knows: to be counted, not refused.
     pub unknown_fields: UnknownFields,
 }
@@ -130,6 +171,8 @@ pub(super) struct Common {
     pub(super) truncation: Truncation,
     /// Words that must not come.
     bad_words: Vec<String>,
+    /// An answer may be shorter than is asked for, where there is no more room.
+    pub(super) takes_what_fits: bool,
     /// The field that says how long an answer may be, for errors.
     pub(super) max_tokens_field: &'static str,
     /// The field that asks for scores of prompts.
@@ -165,6 +208,7 @@ impl Common {
             request_id: fields.text("request_id")?,
             truncation: Truncation::read(fields)?,
             bad_words: words::read(fields)?,
+            takes_what_fits: false,
             max_tokens_field: "max_tokens",
             prompt_scores_field: "prompt_logprobs",
         })
@@ -181,7 +225,7 @@ impl Common {
     ) -> Result<Generate, ApiError> {
         let prompt_field = match endpoint {
             Endpoint::Completions => "prompt",
-            Endpoint::Chat => "messages",
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => "messages",
         };
         let default =
             [default_max_tokens, context.generation.overrides.max_tokens].into_iter().flatten().min();
@@ -213,6 +257,7 @@ impl Common {
             thoughts: None,
             cache_salt: self.cache_salt,
             request_id: self.request_id,
+            repeats: None,
             unknown_fields: fields.unknown(),
         })
     }
@@ -278,6 +323,9 @@ impl Common {
 
     /// Tokens that there must be room for behind a prompt: one is computed where only scores are asked for too.
     fn least_answer(&self) -> usize {
+        if self.takes_what_fits {
+            return 1;
+        }
         self.overrides.max_tokens.map_or(1, |asked| asked.max(1)) as usize
     }
 
@@ -292,7 +340,8 @@ impl Common {
         let left = context.context_len.saturating_sub(longest);
         if self.least_answer() > left {
             let shorten = [prompt_field, self.max_tokens_field];
-            let answer = self.overrides.max_tokens.unwrap_or(0) as usize;
+            let asked = self.overrides.max_tokens.filter(|_| !self.takes_what_fits);
+            let answer = asked.unwrap_or(0) as usize;
             return Err(ApiError::too_long(shorten, longest, answer, context.context_len));
         }
         Ok(u32::try_from(left).unwrap_or(u32::MAX))

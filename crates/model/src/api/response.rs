@@ -1,11 +1,11 @@
-//! Response bodies: what was generated, in the shapes of the two endpoints.
+//! Response bodies: what was generated, in the shapes of the endpoints. Those of the two older ones are written here.
 
 use serde_json::{Value, json};
 
 use super::echo::{Offsets, echoed};
 use super::logprobs::{self, Shown};
 use super::text::Text;
-use super::{Endpoint, Generate, Timings};
+use super::{Endpoint, Generate, Timings, messages, responses};
 use crate::output::{Finish, FinishReason, StopCause};
 use crate::sampling::TokenLogprobs;
 use crate::tokenizer::Tokenizer;
@@ -48,12 +48,20 @@ pub fn counts(request: &Generate, choices: &[Choice]) -> [usize; 2] {
 
 /// The body for a request, as JSON: `choices` are all choices of the first prompt, then of the second, ...
 pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> String {
+    match (request.endpoint, choices) {
+        (Endpoint::Responses, [choice]) => responses::response(request, choice, meta).to_string(),
+        (Endpoint::Messages, [choice]) => messages::response(request, choice, meta).to_string(),
+        _ => of_choices(request, choices, meta, tokenizer),
+    }
+}
+
+fn of_choices(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> String {
     let shown = Shown::new(tokenizer, request);
     let [n_prompt, n_completion] = counts(request, choices);
     let n_thought = choices.iter().map(|choice| request.thoughts.as_ref()?.count(&choice.tokens)).sum();
     let object = match request.endpoint {
         Endpoint::Completions => "text_completion",
-        Endpoint::Chat => "chat.completion",
+        _ => "chat.completion",
     };
     let mut body = json!({
         "id": id(request.endpoint, meta),
@@ -66,7 +74,7 @@ pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: 
     if let Some(timings) = &meta.timings {
         body["timings"] = timings.body();
     }
-    if request.endpoint == Endpoint::Chat {
+    if request.endpoint != Endpoint::Completions {
         if request.params.prompt_logprobs.is_some() {
             body["prompt_logprobs"] = Value::Null;
         }
@@ -98,14 +106,14 @@ fn write_choice(
 ) {
     let value = match request.endpoint {
         Endpoint::Completions => completion_choice(request, index, choice, shown),
-        Endpoint::Chat => chat_choice(request, index, choice, meta),
+        _ => chat_choice(request, index, choice, meta),
     };
     let scored = request.params.logprobs.is_some();
     out.object(fields(&value), |out, name, value| match (name, request.endpoint) {
-        ("logprobs", Endpoint::Chat) if scored => shown.chat(&choice.logprobs).write(out),
         ("logprobs", Endpoint::Completions) if scored => {
             write_completion_logprobs(request, choice, shown, out);
         }
+        ("logprobs", _) if scored => shown.chat(&choice.logprobs).write(out),
         ("prompt_logprobs", _) => logprobs::write(shown.prompt(&choice.prompt_logprobs), out),
         _ => out.value(value),
     });
@@ -228,7 +236,7 @@ pub(super) fn usage(prompt: usize, completion: usize, thought: Option<usize>, me
 pub(super) fn id(endpoint: Endpoint, meta: &Meta) -> String {
     let prefix = match endpoint {
         Endpoint::Completions => "cmpl",
-        Endpoint::Chat => "chatcmpl",
+        _ => "chatcmpl",
     };
     format!("{prefix}-{}", meta.id)
 }

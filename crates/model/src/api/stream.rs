@@ -1,21 +1,20 @@
-//! Bodies of a streamed answer: a chunk for what each token adds, and a last one that counts.
+//! Bodies of a streamed answer of the two older endpoints: a chunk for what each token adds, and a last one that counts.
 
-use std::fmt::Display;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::echo::{Offsets, echoed};
+use super::events::event;
 use super::logprobs::Shown;
 use super::plain::Frame;
+use super::reading::{Read, Reading};
 use super::response::{call_seed, finish_reason, id, stop_reason, usage};
 use super::{Choice, Delivery, Endpoint, Generate, Meta, Timings};
 use crate::output::Finish;
-use crate::thoughts::{Apart, Split};
 use crate::tokenizer::Tokenizer;
-use crate::tools::{CallParser, Part};
+use crate::tools::Part;
 
 /// Makes the chunks of one answer, in order.
 ///
@@ -34,10 +33,7 @@ pub struct Chunks {
 /// How far a choice has come.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    /// Where there may be thoughts.
-    split: Option<Split>,
-    /// Where there may be tool calls.
-    parser: Option<CallParser>,
+    reading: Reading,
     begun: bool,
     n_tokens: usize,
     /// Those of them that are thoughts, if that is known.
@@ -49,19 +45,7 @@ struct Progress {
 impl Progress {
     /// Whether its next text is shown as it is: it has begun, and thinks no more.
     fn is_plain(&self) -> bool {
-        self.begun && self.split.as_ref().is_none_or(Split::is_in_answer)
-    }
-
-    /// New thoughts and new text.
-    fn apart(&mut self, news: &News) -> Apart {
-        let Some(split) = &mut self.split else {
-            return Apart { text: news.text.to_owned(), ..Apart::default() };
-        };
-        let mut apart = split.push(news.text);
-        if news.finish.is_some() {
-            split.finish(&mut apart);
-        }
-        apart
+        self.begun && self.reading.is_plain()
     }
 }
 
@@ -111,18 +95,11 @@ impl Said {
     }
 }
 
-/// Appends a server-sent event.
-pub fn event(data: &dyn Display, out: &mut Vec<u8>) {
-    write!(out, "data: {data}\n\n").expect("writing to memory");
-}
-
 impl Chunks {
     /// Nothing has been sent yet.
     pub fn new(request: Generate, meta: Meta, tokenizer: Arc<Tokenizer>) -> Self {
-        let parser = request.calls.as_ref().map(|calls| calls.parser());
-        let split = request.thoughts.as_ref().map(|thoughts| thoughts.split());
         let n = request.sequences();
-        let choices = vec![Progress { split, parser, ..Progress::default() }; n];
+        let choices = vec![Progress { reading: Reading::new(&request), ..Progress::default() }; n];
         let more = request.calls.is_some() || request.params.logprobs.is_some() || request.return_token_ids;
         let counts = matches!(request.delivery, Delivery::Stream { continuous_usage: true, .. });
         let mut chunks = Chunks { request, meta, tokenizer, choices, frame: None };
@@ -155,7 +132,7 @@ impl Chunks {
         let said = self.said(news);
         let shows = said.shows() || news.finish.is_some() || (details && !news.tokens.is_empty());
         let mut chunks = Vec::new();
-        if first && self.request.endpoint == Endpoint::Chat {
+        if first && self.request.endpoint != Endpoint::Completions {
             chunks.push(self.role(news));
         }
         if shows || echoes {
@@ -217,12 +194,12 @@ impl Chunks {
         let logprobs = self.logprobs(news, echoes);
         let mut choice = json!({"index": news.index});
         match self.request.endpoint {
-            Endpoint::Chat => choice["delta"] = said.delta(),
             Endpoint::Completions if echoes => {
                 let prompt = echoed(&self.request, news.choice.prompt, &self.tokenizer);
                 choice["text"] = json!(prompt + news.text);
             }
             Endpoint::Completions => choice["text"] = json!(news.text),
+            _ => choice["delta"] = said.delta(),
         }
         choice["logprobs"] = logprobs;
         choice["finish_reason"] = json!(news.finish.map(|finish| finish_reason(finish, said.has_called)));
@@ -239,18 +216,8 @@ impl Chunks {
 
     /// What a choice's new text is to its client: thoughts, text to show, and pieces of calls.
     fn said(&mut self, news: &News) -> Said {
-        let tells = self.request.tells_thoughts();
-        let progress = &mut self.choices[news.index];
-        let Apart { mut thought, text } = progress.apart(news);
-        if !tells {
-            thought.clear();
-        }
-        let Some(parser) = &mut progress.parser else { return Said { thought, text, ..Said::default() } };
-        let mut parts = parser.push(&text);
-        if news.finish.is_some() {
-            parts.extend(parser.finish());
-        }
-        let has_called = parser.n_calls() > 0 && !parser.is_within_call();
+        let reading = &mut self.choices[news.index].reading;
+        let Read { thought, parts, has_called } = reading.push(news.text, news.finish.is_some());
         let mut said = Said { thought, has_called, ..Said::default() };
         for part in parts {
             self.add(news.index, part, &mut said);
@@ -283,7 +250,7 @@ impl Chunks {
         }
         let shown = Shown::new(&self.tokenizer, &self.request);
         let new = news.choice.logprobs.get(news.tokens.clone()).unwrap_or_default();
-        if self.request.endpoint == Endpoint::Chat {
+        if self.request.endpoint != Endpoint::Completions {
             return shown.chat(new).whole();
         }
         let (request, number) = (&self.request, news.choice.prompt);
@@ -312,7 +279,7 @@ impl Chunks {
     fn chunk(&self, choices: Vec<Value>) -> Value {
         let object = match self.request.endpoint {
             Endpoint::Completions => "text_completion",
-            Endpoint::Chat => "chat.completion.chunk",
+            _ => "chat.completion.chunk",
         };
         json!({
             "id": id(self.request.endpoint, &self.meta),

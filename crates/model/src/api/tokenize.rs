@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::fields::Fields;
-use super::tools::Offer;
 use super::{ApiError, Context, chat, schema};
 use crate::tokenizer::Special;
 
@@ -21,11 +20,7 @@ pub fn tokenize(body: &Value, context: &Context) -> Result<Value, ApiError> {
     let (text, special) = match text {
         Some(text) => (text, special.unwrap_or(true)),
         None if body.get("messages").is_some() => {
-            let offer = Offer::read(&mut fields)?;
-            let own = chat::own_template(&mut fields, context)?;
-            let context = &chat::with_template(context, own.as_ref());
-            let ending = chat::ending(&mut fields)?;
-            (chat::render(&mut fields, &offer, ending, context)?, special.unwrap_or(false))
+            (chat::prompt(&mut fields, context)?, special.unwrap_or(false))
         }
         None => return Err(ApiError::invalid("prompt", "prompt or messages is missing")),
     };

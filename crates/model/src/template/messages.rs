@@ -33,6 +33,8 @@ pub(super) struct Prints {
     pub arguments: Arguments,
     /// Whether the content of a message with nothing but tool calls may be null, as transformers has it; else it is an empty text.
     pub null: bool,
+    /// Whether it tells developers from the system: others leave out what they say, or refuse it.
+    pub developers: bool,
 }
 
 /// Who may speak. Templates refuse those whom they do not know.
@@ -50,7 +52,7 @@ pub(super) fn normalise(messages: &[Value], prints: Prints) -> Result<Vec<Value>
     messages.iter().enumerate().map(one).collect()
 }
 
-fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<Value, String> {
+fn normal(message: &Value, Prints { form, arguments, null, developers }: Prints) -> Result<Value, String> {
     let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
     let mut message = message.clone();
     drop_empty(&mut message);
@@ -59,6 +61,9 @@ fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<V
         Some(role) if ROLES.contains(&role) => (),
         Some(role) => return Err(format!("role `{role}`; expected one of {}", ROLES.join(", "))),
         None => return Err("role is missing".to_owned()),
+    }
+    if !developers && message["role"] == "developer" {
+        message["role"] = json!("system");
     }
     match message.get_mut("tool_calls") {
         None => (),

@@ -129,10 +129,12 @@ impl ChatTemplate {
         }
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
-        let prints = Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true };
+        let developers = source.contains("developer");
+        let prints =
+            Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true, developers };
         let mut template = ChatTemplate { environment, source, prints, tools, thoughts };
         let (arguments, null) = template.detect_calls();
-        template.prints = Prints { form: template.detect_form(), arguments, null };
+        template.prints = Prints { form: template.detect_form(), arguments, null, ..template.prints };
         Ok(template)
     }
 

@@ -166,6 +166,24 @@ fn bad_messages_are_named() {
     assert!(refuse(json!([{"role": "user", "content": image}])).contains("image_url"));
 }
 
+/// Templates that do not know them leave out what they say.
+#[test]
+fn developers_are_the_system_to_those_who_do_not_know_them() {
+    let said = |role: &str| [vec![json!({"role": role, "content": "Be kind."})], user(json!("hi"))].concat();
+    let text = |name: &str, role: &str| {
+        fixture(name).render(&Conversation {
+            special: special(),
+            messages: &said(role),
+            ..Conversation::default()
+        })
+    };
+    for name in ["qwen2.5", "smollm2", "llama-3"] {
+        assert_eq!(text(name, "developer").unwrap(), text(name, "system").unwrap(), "{name}");
+    }
+    let knows = "{% for m in messages %}{% if m.role == 'developer' %}D{% else %}S{% endif %}{% endfor %}";
+    assert_eq!(rendered(knows, &said("developer")).unwrap(), "DS");
+}
+
 fn continued(messages: &[Value]) -> Conversation<'_> {
     Conversation { messages, ending: Ending::ContinueFinal, ..Conversation::default() }
 }

@@ -12,6 +12,11 @@ pub(super) fn schemas() -> Value {
         "Usage": usage(),
         "Completion": answer("text_completion", completion_choice()),
         "Chat": answer("chat.completion", chat_choice()),
+        "Response": response(),
+        "InputTokens": object(json!({"object": {"const": "response.input_tokens"}, "input_tokens": whole})),
+        "Message": message(),
+        "Count": object(json!({"input_tokens": whole})),
+        "MessageError": object(json!({"type": {"const": "error"}, "error": object(json!({"type": text, "message": text}))})),
         "Model": object(json!({"id": text, "object": {"const": "model"}, "created": whole, "owned_by": text,
                                "root": maybe_text, "parent": maybe_text, "max_model_len": whole})),
         "Models": object(json!({"object": {"const": "list"},
@@ -65,6 +70,48 @@ fn answer(kind: &str, choice: Value) -> Value {
     }));
     answer["properties"]["timings"] = json!({"type": "object", "description": "Counts and times in milliseconds, of servers that tell them."});
     answer
+}
+
+/// Of `/v1/responses`.
+fn response() -> Value {
+    let whole = json!({"type": "integer", "minimum": 0});
+    let usage = object(json!({
+        "input_tokens": whole, "input_tokens_details": object(json!({"cached_tokens": whole})),
+        "output_tokens": whole, "output_tokens_details": object(json!({"reasoning_tokens": whole})), "total_tokens": whole}));
+    let item =
+        object(json!({"id": {"type": "string"}, "type": {"enum": ["reasoning", "message", "function_call"]},
+                             "status": {"enum": ["completed", "incomplete"]}}));
+    object(json!({
+        "id": {"type": "string"},
+        "object": {"const": "response"},
+        "created_at": {"type": "integer"},
+        "status": {"enum": ["completed", "incomplete", "cancelled"]},
+        "error": {"type": "null"},
+        "incomplete_details": {"type": ["object", "null"]},
+        "model": {"type": "string"},
+        "output": {"type": "array", "minItems": 1, "items": item},
+        "usage": usage,
+    }))
+}
+
+/// Of `/v1/messages`.
+fn message() -> Value {
+    let whole = json!({"type": "integer", "minimum": 0});
+    let usage = object(
+        json!({"input_tokens": whole, "cache_read_input_tokens": whole, "cache_creation_input_tokens": whole,
+                              "output_tokens": whole}),
+    );
+    let block = object(json!({"type": {"enum": ["thinking", "text", "tool_use"]}}));
+    object(json!({
+        "id": {"type": "string"},
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": {"type": "string"},
+        "content": {"type": "array", "items": block},
+        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "model_context_window_exceeded"]},
+        "stop_sequence": {"type": ["string", "null"]},
+        "usage": usage,
+    }))
 }
 
 fn ending(mut properties: Value) -> Value {

@@ -39,11 +39,12 @@ fn whole(max_body_bytes: usize, offered: &schema::Offered) -> Value {
         "openapi": "3.1.0",
         "info": {"title": "Ballast", "version": env!("CARGO_PKG_VERSION"), "description": about,
                  "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
-        "security": [{}, {"key": []}],
+        "security": [{}, {"key": []}, {"x-api-key": []}],
         "paths": paths(),
         "components": {
             "schemas": schemas(offered),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"},
+                                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
     })
 }
@@ -52,6 +53,10 @@ fn schemas(offered: &schema::Offered) -> Value {
     let mut schemas = answers::schemas();
     schemas["CompletionRequest"] = schema::completion(offered);
     schemas["ChatRequest"] = schema::chat(offered);
+    schemas["ResponsesRequest"] = schema::responses(offered);
+    schemas["InputRequest"] = schema::responses_to_count();
+    schemas["MessagesRequest"] = schema::messages(offered);
+    schemas["CountRequest"] = schema::messages_to_count();
     schemas["TokenizeRequest"] = schema::tokenize();
     schemas["DetokenizeRequest"] = schema::detokenize(offered.vocab);
     schemas
@@ -66,6 +71,10 @@ fn paths() -> Value {
     let mut paths = json!({
         "/v1/completions": {"post": streamed("Go on with a text", "CompletionRequest", "Completion")},
         "/v1/chat/completions": {"post": streamed("Answer a conversation", "ChatRequest", "Chat")},
+        "/v1/responses": {"post": streamed("Answer items", "ResponsesRequest", "Response")},
+        "/v1/responses/input_tokens": {"post": post("How many tokens items are", "InputRequest", "InputTokens")},
+        "/v1/messages": {"post": in_other_words(streamed("Answer messages of blocks", "MessagesRequest", "Message"))},
+        "/v1/messages/count_tokens": {"post": in_other_words(post("How many tokens they are", "CountRequest", "Count"))},
         "/v1/models": {"get": get("What is served", "Models")},
         "/v1/models/{id}": {"get": one_model},
         "/tokenize": {"post": post("A text's tokens", "TokenizeRequest", "Tokens")},
@@ -146,6 +155,16 @@ fn post(summary: &str, request: &str, schema: &str) -> Value {
             "schema": reference(request), "example": schema::example(request)}}},
         "responses": responses,
     })
+}
+
+/// With errors as Anthropic tells them.
+fn in_other_words(mut operation: Value) -> Value {
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        if status != "200" {
+            response["content"]["application/json"]["schema"] = reference("MessageError");
+        }
+    }
+    operation
 }
 
 /// As one body or, with `stream`, as events.

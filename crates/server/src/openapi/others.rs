@@ -1,5 +1,6 @@
 //! Routes beside generation: the page, files and batches.
 
+use model::api::Endpoint;
 use serde_json::{Map, Value, json};
 
 use super::{error, get};
@@ -64,7 +65,7 @@ fn batch_made() -> Value {
                         "properties": {"anchor": {"enum": ["created_at"]}, "seconds": seconds()}});
     let schema = json!({"type": "object", "required": ["input_file_id", "endpoint", "completion_window"],
                         "properties": {"input_file_id": {"type": "string", "minLength": 1},
-                                       "endpoint": {"enum": ["/v1/completions", "/v1/chat/completions"]},
+                                       "endpoint": {"enum": Endpoint::OF_BATCHES.map(Endpoint::path)},
                                        "completion_window": {"enum": ["24h"]},
                                        "output_expires_after": {"anyOf": [expiry, {"type": "null"}]},
                                        "metadata": {"type": ["object", "null"]}}});

@@ -1,7 +1,7 @@
 //! A batch, as clients see it and as its file has it.
 
 use engine::job::Tally;
-use model::api::ApiError;
+use model::api::{ApiError, Endpoint};
 use serde_json::{Value, json};
 
 use super::kept;
@@ -34,10 +34,8 @@ impl Batch {
             request[name].as_str().ok_or_else(missing)
         };
         let (input, endpoint) = (text("input_file_id")?, text("endpoint")?);
-        if !["/v1/chat/completions", "/v1/completions"].contains(&endpoint) {
-            let message = "endpoint: expected /v1/chat/completions or /v1/completions";
-            return Err(ApiError::invalid("endpoint", message));
-        }
+        let wrong = |why| ApiError::invalid("endpoint", format!("endpoint: {why}"));
+        Endpoint::of_batch(endpoint).map_err(wrong)?;
         if text("completion_window")? != "24h" {
             return Err(ApiError::invalid("completion_window", "completion_window: expected 24h"));
         }

@@ -8,7 +8,7 @@ use engine::job::{
     Ask, Ended, Existing, Files, Hears, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally,
     Watch,
 };
-use model::api::{Endpoint, Generate, Streaming};
+use model::api::{Generate, Streaming};
 use model::template::WallClock;
 use serde_json::{Value, json};
 
@@ -208,7 +208,7 @@ fn check(input: &Input, batch: &Batch, most: Most, watch: &mut dyn Watch) -> Res
             Err(wrong) => {
                 errors.push(error("invalid_request", &wrong.message, wrong.param.as_deref(), number));
             }
-            Ok(request) if batch.shown["endpoint"] != path_of(request.endpoint) => {
+            Ok(request) if batch.shown["endpoint"] != request.endpoint.path() => {
                 errors.push(error(
                     "mismatched_endpoint",
                     "the url is not the batch's endpoint",
@@ -232,13 +232,6 @@ fn check(input: &Input, batch: &Batch, most: Most, watch: &mut dyn Watch) -> Res
         ));
     }
     if errors.is_empty() { Ok(()) } else { Err(Failed::Told(errors)) }
-}
-
-fn path_of(endpoint: Endpoint) -> &'static str {
-    match endpoint {
-        Endpoint::Completions => "/v1/completions",
-        Endpoint::Chat => "/v1/chat/completions",
-    }
 }
 
 /// Tells clients how far a batch is, and the batch when to end.

@@ -2,7 +2,7 @@
 
 use crate::common::{self, config, get, post, served, start};
 use engine::Answer;
-use model::api::{Context, Endpoint, Meta, Streaming, chat, completion, response};
+use model::api::{Context, Endpoint, Meta, Streaming, response};
 use model::template::WallClock;
 use serde_json::{Value, json};
 use server::Served;
@@ -23,11 +23,7 @@ fn offline(served: &Served, endpoint: Endpoint, body: &Value) -> Value {
         streaming: Streaming::Offered,
         now: WallClock::default(),
     };
-    let request = match endpoint {
-        Endpoint::Completions => completion(body, &context),
-        Endpoint::Chat => chat(body, &context),
-    };
-    let request = request.unwrap();
+    let request = endpoint.read(body, &context).unwrap();
     let choices = Answer::begin(&served.engine, &served.tokenizer, &request, 0).unwrap().wait().unwrap();
     let meta = Meta { id: String::new(), created: 0, cached_tokens: None, timings: None };
     // As a client reads it: numbers through text.

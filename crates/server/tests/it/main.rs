@@ -2,6 +2,7 @@
 
 mod answers;
 mod batches;
+mod blocks;
 mod cancelled;
 mod common;
 mod described;

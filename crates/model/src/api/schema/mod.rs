@@ -1,9 +1,13 @@
 //! The forms of requests as JSON schemas, for whoever describes the API. They are no copies of what is checked: every body
 //! that is read is held against its schema too, so that none is narrower than what is taken.
 
+mod items;
+
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
+
+pub use items::{messages, messages_to_count, responses, responses_to_count};
 
 use super::format::{MANNERS, MAX_CHOICES as MAX_FORMAT_CHOICES};
 use super::words::MAX_WORD_BYTES;
@@ -35,6 +39,30 @@ pub(super) fn check_completion(body: &Value) -> Result<(), ApiError> {
 /// Checks a body of `/v1/chat/completions` whose fields have been read.
 pub(super) fn check_chat(body: &Value) -> Result<(), ApiError> {
     static SCHEMA: LazyLock<Value> = LazyLock::new(|| chat(&ANY));
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/v1/responses` whose fields have been read.
+pub(super) fn check_responses(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| responses(&ANY));
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/v1/responses/input_tokens` whose fields have been read.
+pub(super) fn check_input(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(responses_to_count);
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/v1/messages` whose fields have been read.
+pub(super) fn check_messages(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| messages(&ANY));
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/v1/messages/count_tokens` whose fields have been read.
+pub(super) fn check_count(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(messages_to_count);
     check::form(&SCHEMA, body)
 }
 
@@ -271,7 +299,7 @@ pub fn completion(offered: &Offered) -> Value {
 /// `/v1/chat/completions`
 pub fn chat(offered: &Offered) -> Value {
     let own = [
-        ("messages", messages()),
+        ("messages", turns()),
         ("max_completion_tokens", count(json!({"minimum": 1}))),
         ("logprobs", flag()),
         (
@@ -304,7 +332,7 @@ fn thoughts(description: &str) -> Value {
 }
 
 /// Only an assistant's message, or one that is calls, may have no content.
-fn messages() -> Value {
+fn turns() -> Value {
     let text = json!({"type": "object", "required": ["text"],
                       "properties": {"type": {"enum": ["text", "input_text", "output_text", null]}, "text": {"type": "string"}}});
     let refusal = json!({"type": "object", "required": ["type", "refusal"],
@@ -353,7 +381,7 @@ pub fn tokenize() -> Value {
         ("model", text()),
         ("prompt", text()),
         ("content", text()),
-        ("messages", json!({"anyOf": [{"type": "null"}, messages()]})),
+        ("messages", json!({"anyOf": [{"type": "null"}, turns()]})),
         ("add_special_tokens", flag()),
         ("return_token_strs", flag()),
     ];
@@ -361,7 +389,7 @@ pub fn tokenize() -> Value {
     request["anyOf"] = json!([
         {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
         {"required": ["content"], "properties": {"content": {"type": "string"}}},
-        {"required": ["messages"], "properties": {"messages": messages()}},
+        {"required": ["messages"], "properties": {"messages": turns()}},
     ]);
     request
 }
@@ -379,6 +407,10 @@ pub fn example(request: &str) -> Value {
         "ChatRequest" => {
             json!({"messages": [{"role": "user", "content": "Ahoy"}], "max_tokens": 8, "stream": true})
         }
+        "InputRequest" => json!({"input": "Ahoy"}),
+        "ResponsesRequest" => json!({"input": "Ahoy", "max_output_tokens": 8}),
+        "MessagesRequest" => json!({"max_tokens": 8, "messages": [{"role": "user", "content": "Ahoy"}]}),
+        "CountRequest" => json!({"messages": [{"role": "user", "content": "Ahoy"}]}),
         "TokenizeRequest" => json!({"prompt": "The ship"}),
         _ => json!({"tokens": [1, 2, 3]}),
     }

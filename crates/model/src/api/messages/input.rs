@@ -1,0 +1,143 @@
+//! Messages made of blocks, and tools in the shape that this endpoint has: made into those of a chat.
+
+use serde_json::{Map, Value, json};
+
+use super::super::ApiError;
+use super::super::turns::{Turns, function};
+
+/// The messages that these come to.
+pub(super) fn messages(all: &[Value], system: Option<&Value>) -> Result<Vec<Value>, ApiError> {
+    let mut turns = Turns::default();
+    if let Some(system) = system {
+        let content = texts(system).map_err(|why| ApiError::invalid("system", format!("system: {why}")))?;
+        turns.said("system", content);
+    }
+    for (at, one) in all.iter().enumerate() {
+        let wrong = |why: String| ApiError::invalid("messages", format!("messages[{at}]: {why}"));
+        message(one, &mut turns).map_err(wrong)?;
+    }
+    Ok(turns.into_messages())
+}
+
+fn message(message: &Value, turns: &mut Turns) -> Result<(), String> {
+    let content = &message["content"];
+    match (message["role"].as_str(), content) {
+        (Some("user"), Value::String(text)) => turns.said_on("user", json!(text)),
+        (Some("system"), _) => turns.said_on("system", texts(content)?),
+        (Some("assistant"), Value::String(text)) => turns.said("assistant", json!(text)),
+        (Some("user"), Value::Array(blocks)) => of_user(blocks, turns)?,
+        (Some("assistant"), Value::Array(blocks)) => of_assistant(blocks, turns)?,
+        (Some("user" | "assistant"), _) => {
+            return Err("content: expected a text or a list of blocks".to_owned());
+        }
+        (Some(role), _) => return Err(format!("role `{role}`; expected user, assistant or system")),
+        (None, _) => return Err("role is missing".to_owned()),
+    }
+    Ok(())
+}
+
+fn kind(block: &Value) -> Result<&str, String> {
+    block["type"].as_str().ok_or_else(|| "content: a block is an object with a type".to_owned())
+}
+
+/// Results of calls, and what the user says.
+fn of_user(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
+    for block in blocks {
+        match kind(block)? {
+            "text" => turns.said_on("user", json!([text_part(block)?])),
+            "tool_result" => {
+                let id = text(block, "tool_use_id")?;
+                let content = block.get("content").filter(|content| !content.is_null());
+                let content = content.map_or(Ok(json!("")), texts);
+                turns.answered(id, content.map_err(|why| format!("tool_result: {why}"))?);
+            }
+            other => return Err(not_read(other, "text and tool_result")),
+        }
+    }
+    Ok(())
+}
+
+/// Thoughts, text and calls. Thoughts that cannot be read are passed over, as their model may do.
+fn of_assistant(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
+    let mut said = Vec::new();
+    let mut calls = Vec::new();
+    turns.close();
+    for block in blocks {
+        match kind(block)? {
+            "text" => said.push(text_part(block)?),
+            "thinking" => turns.thought(text(block, "thinking")?),
+            "redacted_thinking" => (),
+            "tool_use" => {
+                let input = block.get("input").filter(|input| input.is_object());
+                let input = input.ok_or("tool_use: input: expected an object")?;
+                calls.push((text(block, "id")?, text(block, "name")?, input.to_string()));
+            }
+            other => return Err(not_read(other, "text, thinking and tool_use")),
+        }
+    }
+    match said.len() {
+        0 if !calls.is_empty() => (),
+        0 => turns.said("assistant", json!("")),
+        1 => turns.said("assistant", said.remove(0)["text"].take()),
+        _ => turns.said("assistant", said.into()),
+    }
+    calls.iter().for_each(|(id, name, input)| turns.called(id, name, input));
+    turns.close();
+    Ok(())
+}
+
+fn not_read(kind: &str, read: &str) -> String {
+    format!("a block of type `{kind}`; this model reads {read}")
+}
+
+fn text<'a>(block: &'a Value, name: &str) -> Result<&'a str, String> {
+    block[name]
+        .as_str()
+        .ok_or_else(|| format!("{}: {name}: expected a text", block["type"].as_str().unwrap_or("a block")))
+}
+
+fn text_part(block: &Value) -> Result<Value, String> {
+    Ok(json!({"type": "text", "text": text(block, "text")?}))
+}
+
+/// A text, or blocks of text: as a text where there is one.
+fn texts(content: &Value) -> Result<Value, String> {
+    let one = |block: &Value| match block["type"].as_str() {
+        Some("text") => text_part(block),
+        Some(other) => Err(not_read(other, "text")),
+        None => Err("a block is an object with a type".to_owned()),
+    };
+    match content {
+        Value::String(_) => Ok(content.clone()),
+        Value::Array(blocks) => {
+            let mut parts = blocks.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+            Ok(if parts.len() == 1 { parts.remove(0)["text"].take() } else { parts.into() })
+        }
+        _ => Err("expected a text or a list of blocks of text".to_owned()),
+    }
+}
+
+/// Functions in the chat's shape.
+pub(super) fn tools(tools: &[Value]) -> Result<Value, ApiError> {
+    let one = |(at, tool): (usize, &Value)| {
+        if let Some(other) = tool["type"].as_str().filter(|kind| *kind != "custom") {
+            let what = format!(
+                "a tool of type `{other}` (tools[{at}]; only those that the client runs can be called)"
+            );
+            return Err(ApiError::not_supported("tools", &what));
+        }
+        Ok(function(tool, "input_schema"))
+    };
+    tools.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::from)
+}
+
+/// In the chat's shape.
+pub(super) fn tool_choice(choice: &Map<String, Value>) -> Result<Value, ApiError> {
+    match choice.get("type").and_then(Value::as_str) {
+        Some("auto") => Ok(json!("auto")),
+        Some("any") => Ok(json!("required")),
+        Some("none") => Ok(json!("none")),
+        Some("tool") => Ok(json!({"type": "function", "function": {"name": choice.get("name")}})),
+        _ => Err(ApiError::invalid("tool_choice", "tool_choice: type: expected auto, any, tool or none")),
+    }
+}

@@ -1,0 +1,262 @@
+//! Messages of blocks in, a message of blocks out, whole and in events.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::super::tests::{choice, meta, model, parsed, talk};
+use super::super::*;
+use crate::output::{Finish, FinishReason, StopCause};
+
+fn ask(mut body: Value) -> Result<Generate, ApiError> {
+    for (name, usual) in [("max_tokens", json!(50)), ("messages", json!([{"role": "user", "content": "Hi"}]))]
+    {
+        if body.get(name).is_none() {
+            body[name] = usual;
+        }
+    }
+    messages(&body, &model().context(1000, Streaming::Offered))
+}
+
+fn tool() -> Value {
+    json!({"name": "f", "description": "does f", "input_schema": {"type": "object"}})
+}
+
+#[test]
+fn blocks_are_the_messages_of_a_chat() {
+    let blocks = json!([
+        {"role": "user", "content": "Add"},
+        {"role": "user", "content": [{"type": "text", "text": "now", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "text", "text": "I will."},
+            {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": 1}},
+            {"type": "tool_use", "id": "c2", "name": "f", "input": {}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
+            {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "two"}], "is_error": true},
+            {"type": "text", "text": "And?"}]},
+    ]);
+    let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}});
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [part("Add"), part("now")]},
+        {"role": "assistant", "reasoning_content": "Hm.", "content": "I will.",
+         "tool_calls": [call("c1", "{\"x\":1}"), call("c2", "{}")]},
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+        {"role": "tool", "tool_call_id": "c2", "content": "two"},
+        {"role": "user", "content": [part("And?")]},
+    ]);
+    let function = json!({"type": "function", "function": {"name": "f", "description": "does f", "parameters": {"type": "object"}}});
+    let system = json!([{"type": "text", "text": "Be brief."}]);
+    let asked = ask(
+        json!({"system": system, "messages": blocks, "tools": [tool()], "top_k": 3, "stop_sequences": ["x"]}),
+    )
+    .unwrap();
+    let chat =
+        json!({"messages": messages, "tools": [function], "max_tokens": 50, "top_k": 3, "stop": ["x"]});
+    let chat = talk(chat).unwrap();
+    assert_eq!((&asked.prompts, &asked.calls, &asked.params), (&chat.prompts, &chat.calls, &chat.params));
+    assert!(asked.unknown_fields.is_empty() && asked.endpoint == Endpoint::Messages);
+}
+
+#[test]
+fn what_an_assistant_has_begun_is_gone_on_with() {
+    let messages = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]);
+    let asked = ask(json!({"messages": messages})).unwrap();
+    let chat = talk(json!({"messages": messages, "continue_final_message": true})).unwrap();
+    assert_eq!(asked.prompts, chat.prompts);
+}
+
+#[test]
+fn a_choice_of_tools_and_a_form_are_the_chats() {
+    for (choice, forced, most) in [
+        (json!({"type": "auto"}), false, 128),
+        (json!({"type": "any", "disable_parallel_tool_use": true}), true, 1),
+        (json!({"type": "tool", "name": "f"}), true, 128),
+    ] {
+        let asked = ask(json!({"tools": [tool()], "tool_choice": choice})).unwrap();
+        assert_eq!((asked.params.grammar.is_some(), asked.calls.unwrap().most), (forced, most), "{choice}");
+    }
+    assert!(ask(json!({"tools": [tool()], "tool_choice": {"type": "none"}})).unwrap().calls.is_none());
+    let form = json!({"type": "json_schema", "schema": {"type": "object"}});
+    for body in [json!({"output_config": {"format": form}}), json!({"output_format": form})] {
+        assert!(ask(body).unwrap().params.grammar.is_some());
+    }
+}
+
+/// Clients that have no length in mind give a long one.
+#[test]
+fn an_answer_may_be_shorter_than_is_asked_for() {
+    let asked = ask(json!({"max_tokens": 100_000})).unwrap();
+    let room = 1000 - asked.prompts[0].len();
+    assert_eq!(asked.answer_len(asked.prompts[0].len()), room);
+    let stopped = |request: &Generate| {
+        let finish = Finish { reason: FinishReason::Length, cause: None };
+        let choice = Choice { finish, ..choice(&[5, 6], "x y") };
+        parsed(&response(request, &[choice], &meta(), &model().tokenizer))["stop_reason"].clone()
+    };
+    assert_eq!(stopped(&asked), "model_context_window_exceeded");
+    assert_eq!(stopped(&ask(json!({"max_tokens": 2})).unwrap()), "max_tokens");
+    let long = json!({"messages": [{"role": "user", "content": "x ".repeat(3000)}]});
+    assert_eq!(ask(long).unwrap_err().code, Some("context_length_exceeded"));
+}
+
+#[test]
+fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
+    let of = |role: &str, block: Value| json!({"messages": [{"role": role, "content": [block]}]});
+    for (body, param, says) in [
+        (json!({"max_tokens": null}), "max_tokens", "missing"),
+        (json!({"max_tokens": 0}), "max_tokens", "max_tokens: expected at least 1"),
+        (json!({"messages": []}), "messages", "messages"),
+        (
+            json!({"messages": [{"role": "king", "content": "x"}]}),
+            "messages",
+            "role `king`; expected user, assistant or system",
+        ),
+        (
+            of("user", json!({"type": "image", "source": {}})),
+            "messages",
+            "`image`; this model reads text and tool_result",
+        ),
+        (of("user", json!({"type": "tool_result", "content": "x"})), "messages", "tool_use_id"),
+        (
+            of("assistant", json!({"type": "tool_use", "id": "a", "name": "f", "input": "x"})),
+            "messages",
+            "expected an object",
+        ),
+        (json!({"system": 5}), "system", "system: expected a text"),
+        (json!({"tools": [{"type": "web_search_20250305", "name": "w"}]}), "tools", "`web_search_20250305`"),
+        (json!({"tool_choice": {"type": "must"}}), "tool_choice", "expected auto, any, tool or none"),
+        (json!({"thinking": {"type": "maybe"}}), "thinking", "enabled, adaptive or disabled"),
+        (json!({"stop_sequences": [""]}), "stop_sequences", "stop_sequences"),
+        (json!({"stop": ["x"]}), "stop", "here it is stop_sequences"),
+        (json!({"output_config": {"format": {"type": "regex"}}}), "output_config", "expected json_schema"),
+        (json!({"mcp_servers": [{}]}), "mcp_servers", "not supported"),
+    ] {
+        let error = ask(body.clone()).unwrap_err();
+        let found = error.param.as_deref().unwrap_or_default();
+        assert!(found == param && error.message.contains(says), "{body}: {found}: {error}");
+        let told = error.message_body();
+        assert_eq!(
+            (&told["type"], &told["error"]["type"]),
+            (&json!("error"), &json!("invalid_request_error"))
+        );
+    }
+}
+
+#[test]
+fn thinking_is_asked_for_and_refused() {
+    let variables = |thinking: Value| {
+        let body =
+            json!({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], "thinking": thinking});
+        super::as_chat(&body).unwrap()
+    };
+    let on = variables(json!({"type": "enabled", "budget_tokens": 1024}));
+    assert_eq!((&on["enable_thinking"], &on["thinking_token_budget"]), (&json!(true), &json!(1024)));
+    assert!(on.get("include_reasoning").is_none());
+    let off = variables(json!({"type": "disabled"}));
+    assert_eq!((&off["enable_thinking"], &off["include_reasoning"]), (&json!(false), &json!(false)));
+}
+
+fn finished(reason: FinishReason, cause: Option<StopCause>, text: &str) -> Choice {
+    Choice { finish: Finish { reason, cause }, ..choice(&[5, 6, 7, 8], text) }
+}
+
+/// What events make of a message, and their names.
+fn streamed(request: &Generate, pieces: &[&str], choice: &Choice) -> (Value, Vec<String>) {
+    let mut events = Events::new(request.clone(), meta(), Arc::new(model().tokenizer));
+    let mut out = Vec::new();
+    for (i, text) in pieces.iter().enumerate() {
+        let finish = (i + 1 == pieces.len()).then_some(&choice.finish);
+        events.news(&News { index: 0, choice, text, tokens: &(i..i + 1), finish }, &mut out);
+    }
+    events.ended(&mut out);
+    let (mut message, mut names, mut json) = (Value::Null, Vec::new(), String::new());
+    for event in String::from_utf8(out).unwrap().split_terminator("\n\n") {
+        let (name, data) = event.split_once("\ndata: ").unwrap();
+        let data = parsed(data);
+        assert_eq!(name.strip_prefix("event: ").unwrap(), data["type"]);
+        names.push(data["type"].as_str().unwrap().to_owned());
+        let at = data["index"].as_u64().unwrap_or_default() as usize;
+        match data["type"].as_str().unwrap() {
+            "message_start" => message = data["message"].clone(),
+            "content_block_start" => {
+                assert_eq!(at, message["content"].as_array().unwrap().len());
+                message["content"].as_array_mut().unwrap().push(data["content_block"].clone());
+                json.clear();
+            }
+            "content_block_delta" => {
+                let (block, delta) = (&mut message["content"][at], &data["delta"]);
+                match delta["type"].as_str().unwrap() {
+                    "text_delta" => {
+                        block["text"] = json!(
+                            block["text"].as_str().unwrap().to_owned() + delta["text"].as_str().unwrap()
+                        )
+                    }
+                    "input_json_delta" => json += delta["partial_json"].as_str().unwrap(),
+                    other => panic!("{other}"),
+                }
+            }
+            "content_block_stop" if !json.is_empty() => message["content"][at]["input"] = parsed(&json),
+            "message_delta" => {
+                message["stop_reason"] = data["delta"]["stop_reason"].clone();
+                message["stop_sequence"] = data["delta"]["stop_sequence"].clone();
+                message["usage"] = data["usage"].clone();
+            }
+            _ => (),
+        }
+    }
+    (message, names)
+}
+
+#[test]
+fn an_answer_is_blocks_and_its_stream_adds_up_to_them() {
+    let request = ask(json!({"tools": [tool()], "stream": true})).unwrap();
+    let pieces =
+        ["Let me see.", "\n<tool_call>\n{\"name\": \"f\", \"arg", "uments\": {\"x\": 1}}\n</tool_call>", ""];
+    let choice = finished(FinishReason::Stop, None, &pieces.concat());
+    let body = parsed(&response(&request, std::slice::from_ref(&choice), &meta(), &model().tokenizer));
+    assert_eq!(body["content"][0], json!({"type": "text", "text": "Let me see."}));
+    assert_eq!((&body["content"][1]["name"], &body["content"][1]["input"]), (&json!("f"), &json!({"x": 1})));
+    assert_eq!((&body["stop_reason"], &body["usage"]["output_tokens"]), (&json!("tool_use"), &json!(4)));
+    let (message, names) = streamed(&request, &pieces, &choice);
+    assert_eq!(message, body);
+    assert_eq!((names[0].as_str(), names.last().unwrap().as_str()), ("message_start", "message_stop"));
+}
+
+#[test]
+fn why_an_answer_ended_is_told() {
+    let request = ask(json!({"tools": [tool()], "stream": true, "max_tokens": 4})).unwrap();
+    let text = |text: &str| Some(StopCause::Text(text.to_owned()));
+    let cut = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\"";
+    for (choice, reason, sequence) in [
+        (finished(FinishReason::Stop, None, "a"), "end_turn", Value::Null),
+        (finished(FinishReason::Stop, text("x"), "a"), "stop_sequence", json!("x")),
+        (finished(FinishReason::Length, None, "a"), "max_tokens", Value::Null),
+        (finished(FinishReason::Length, None, cut), "max_tokens", Value::Null),
+        (finished(FinishReason::Stop, None, ""), "end_turn", Value::Null),
+    ] {
+        let body = parsed(&response(&request, std::slice::from_ref(&choice), &meta(), &model().tokenizer));
+        assert_eq!((&body["stop_reason"], &body["stop_sequence"]), (&json!(reason), &sequence), "{choice:?}");
+        if choice.text != cut {
+            assert_eq!(streamed(&request, &[&choice.text], &choice).0, body);
+        }
+    }
+}
+
+#[test]
+fn tokens_are_counted_and_what_the_cache_had_is_none_of_the_input() {
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let model = model();
+    let count = count_tokens(&body, &model.context(1000, Streaming::Offered)).unwrap();
+    let request = ask(body).unwrap();
+    assert_eq!(count["input_tokens"], request.prompts[0].len());
+    let cached = Meta { cached_tokens: Some(3), ..meta() };
+    let answer = finished(FinishReason::Stop, None, "a");
+    let usage = parsed(&response(&request, &[answer], &cached, &model.tokenizer))["usage"].clone();
+    assert_eq!(usage["input_tokens"].as_u64().unwrap() + 3, count["input_tokens"].as_u64().unwrap());
+    assert_eq!(usage["cache_read_input_tokens"], 3);
+}

@@ -1,0 +1,133 @@
+//! The items of `input`, and tools in the shape that this endpoint has: made into those of a chat.
+
+use serde_json::{Map, Value, json};
+
+use super::super::ApiError;
+use super::super::turns::{Turns, function};
+
+/// Who may say something.
+const ROLES: [&str; 4] = ["user", "system", "developer", "assistant"];
+
+/// The messages that instructions and items come to.
+pub(super) fn messages(input: Option<&Value>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
+    let mut turns = Turns::default();
+    if let Some(instructions) = instructions {
+        turns.said("system", instructions.into());
+    }
+    match input {
+        Some(Value::String(text)) => turns.said("user", json!(text)),
+        Some(Value::Array(items)) => {
+            for (at, entry) in items.iter().enumerate() {
+                item(entry, &mut turns).map_err(|why| wrong(at, &why))?;
+            }
+        }
+        Some(_) => return Err(ApiError::invalid("input", "input: expected a text or a list of items")),
+        None => return Err(ApiError::invalid("input", "input is missing")),
+    }
+    Ok(turns.into_messages())
+}
+
+fn wrong(at: usize, why: &str) -> ApiError {
+    ApiError::invalid("input", format!("input[{at}]: {why}"))
+}
+
+fn item(item: &Value, turns: &mut Turns) -> Result<(), String> {
+    let Some(fields) = item.as_object() else { return Err("an item is an object".to_owned()) };
+    let kind = fields.get("type").filter(|kind| !kind.is_null());
+    match kind.map(|kind| kind.as_str().unwrap_or_default()) {
+        Some("message") => message(fields, turns),
+        None if fields.contains_key("role") => message(fields, turns),
+        Some("reasoning") => {
+            turns.thought(&thoughts(fields));
+            Ok(())
+        }
+        Some("function_call") => {
+            turns.called(text(fields, "call_id")?, text(fields, "name")?, text(fields, "arguments")?);
+            Ok(())
+        }
+        Some("function_call_output") => {
+            turns.answered(text(fields, "call_id")?, content(fields.get("output"), "output")?);
+            Ok(())
+        }
+        Some("item_reference") => {
+            Err("an item of an earlier answer is not known, as none is kept; send the item itself".to_owned())
+        }
+        Some(other) => Err(format!(
+            "an item of type `{other}` is not supported; expected message, reasoning, function_call or function_call_output"
+        )),
+        None => Err("type is missing".to_owned()),
+    }
+}
+
+/// Roles that tell a model what to do may come one after the other, and templates know one message of them.
+fn message(fields: &Map<String, Value>, turns: &mut Turns) -> Result<(), String> {
+    let role = text(fields, "role")?;
+    if !ROLES.contains(&role) {
+        return Err(format!("role `{role}`; expected one of {}", ROLES.join(", ")));
+    }
+    let content = content(fields.get("content"), "content")?;
+    match role {
+        "system" | "developer" => turns.said_on("system", content),
+        _ => turns.said(role, content),
+    }
+    Ok(())
+}
+
+/// A text, or parts of text as they are.
+fn content(content: Option<&Value>, name: &str) -> Result<Value, String> {
+    match content {
+        Some(Value::String(text)) => Ok(json!(text)),
+        Some(Value::Array(parts)) => {
+            let kinds = parts.iter().map(|part| part["type"].as_str().unwrap_or("nothing"));
+            match kinds
+                .into_iter()
+                .find(|kind| !["input_text", "output_text", "text", "refusal"].contains(kind))
+            {
+                Some(kind) => Err(format!("{name}: a part of type `{kind}`; this model reads text only")),
+                None => Ok(json!(parts)),
+            }
+        }
+        _ => Err(format!("{name}: expected a text or a list of parts")),
+    }
+}
+
+/// What was thought, whether it is told whole or as a summary.
+fn thoughts(fields: &Map<String, Value>) -> String {
+    let texts = |name: &str| {
+        let parts = fields.get(name).and_then(Value::as_array).into_iter().flatten();
+        parts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+    };
+    let whole = texts("content");
+    if whole.is_empty() { texts("summary") } else { whole }
+}
+
+fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
+    fields.get(name).and_then(Value::as_str).ok_or_else(|| format!("{name}: expected a text"))
+}
+
+/// Functions in the chat's shape.
+pub(super) fn tools(tools: &[Value]) -> Result<Value, ApiError> {
+    let one = |(at, tool): (usize, &Value)| match tool["type"].as_str() {
+        Some("function") => Ok(function(tool, "parameters")),
+        Some(other) => {
+            let what = format!("a tool of type `{other}` (tools[{at}]; only functions can be called)");
+            Err(ApiError::not_supported("tools", &what))
+        }
+        None => Err(ApiError::invalid("tools", format!("tools[{at}]: expected an object with a type"))),
+    };
+    tools.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::from)
+}
+
+/// In the chat's shape; what is wrong with it is found there.
+pub(super) fn tool_choice(choice: &Value) -> Result<Value, ApiError> {
+    let named = |tool: &Value| json!({"type": "function", "function": {"name": tool["name"]}});
+    match choice["type"].as_str() {
+        Some("function") => Ok(named(choice)),
+        Some("allowed_tools") => {
+            let tools: Vec<Value> = choice["tools"].as_array().into_iter().flatten().map(named).collect();
+            Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": tools}}))
+        }
+        Some(other) => Err(ApiError::not_supported("tool_choice", &format!("a tool of type `{other}`"))),
+        None => Ok(choice.clone()),
+    }
+}

@@ -1,0 +1,95 @@
+//! The messages of a chat, put together from what the newer endpoints call items or blocks.
+
+use serde_json::{Map, Value, json};
+
+/// Messages in the shape of `/v1/chat/completions`.
+#[derive(Default)]
+pub(super) struct Turns {
+    messages: Vec<Value>,
+    /// What an assistant thought, said and called, which is one message however it came.
+    open: Map<String, Value>,
+}
+
+impl Turns {
+    /// Somebody says something. `content`: a text, or a list of parts of text.
+    pub(super) fn said(&mut self, role: &str, content: Value) {
+        if role == "assistant" {
+            if self.open.contains_key("content") || self.open.contains_key("tool_calls") {
+                self.close();
+            }
+            self.open.insert("content".to_owned(), content);
+            return;
+        }
+        self.close();
+        self.messages.push(json!({"role": role, "content": content}));
+    }
+
+    /// The same, but what the same one has said just before is one message with it.
+    pub(super) fn said_on(&mut self, role: &str, content: Value) {
+        let goes_on = self.open.is_empty() && self.messages.last().is_some_and(|last| last["role"] == role);
+        match self.messages.last_mut().filter(|_| goes_on) {
+            Some(last) => {
+                let before = parts(last["content"].take());
+                last["content"] = [before, parts(content)].concat().into();
+            }
+            None => self.said(role, content),
+        }
+    }
+
+    /// The assistant thinks before it says or calls something.
+    pub(super) fn thought(&mut self, text: &str) {
+        if self.open.contains_key("content") || self.open.contains_key("tool_calls") {
+            self.close();
+        }
+        let before = self.open.get("reasoning_content").and_then(Value::as_str).unwrap_or_default();
+        let text = if before.is_empty() { text.to_owned() } else { format!("{before}\n{text}") };
+        self.open.insert("reasoning_content".to_owned(), text.into());
+    }
+
+    /// The assistant calls a tool; `arguments` is a text of JSON.
+    pub(super) fn called(&mut self, id: &str, name: &str, arguments: &str) {
+        let function = json!({"name": name, "arguments": arguments});
+        let call = json!({"id": id, "type": "function", "function": function});
+        let calls = self.open.entry("tool_calls").or_insert_with(|| json!([]));
+        if let Value::Array(calls) = calls {
+            calls.push(call);
+        }
+    }
+
+    /// What came of a call.
+    pub(super) fn answered(&mut self, id: &str, content: Value) {
+        self.close();
+        self.messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
+    }
+
+    /// The assistant's message ends here.
+    pub(super) fn close(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let mut message = std::mem::take(&mut self.open);
+        message.insert("role".to_owned(), json!("assistant"));
+        message.entry("content").or_insert(Value::Null);
+        self.messages.push(message.into());
+    }
+
+    pub(super) fn into_messages(mut self) -> Vec<Value> {
+        self.close();
+        self.messages
+    }
+}
+
+/// A function in the chat's shape: what a model is told of it, in the order that templates print. `parameters`: where they are.
+pub(super) fn function(tool: &Value, parameters: &str) -> Value {
+    let fields = [("name", "name"), ("description", "description"), (parameters, "parameters")];
+    let told = fields.into_iter().filter_map(|(own, name)| Some((name.to_owned(), tool.get(own)?.clone())));
+    let function: Map<String, Value> = told.filter(|(_, value)| !value.is_null()).collect();
+    json!({"type": "function", "function": function})
+}
+
+fn parts(content: Value) -> Vec<Value> {
+    match content {
+        Value::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    }
+}
