@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use super::blocks::{Blocks, Step};
 use super::{ApiError, Chunks, Endpoint, Generate, Meta, News, Timings, messages, responses};
 use crate::tokenizer::Tokenizer;
@@ -13,8 +15,14 @@ pub(super) fn event(data: &dyn Display, out: &mut Vec<u8>) {
     write!(out, "data: {data}\n\n").expect("writing to memory");
 }
 
-/// Appends one that has a name.
-pub(super) fn named(name: &str, data: &dyn Display, out: &mut Vec<u8>) {
+/// Appends one that has a name, which its data says too, and then `first` and `rest`.
+pub(super) fn named(name: &str, first: Value, rest: Value, out: &mut Vec<u8>) {
+    let mut data = json!({"type": name});
+    for fields in [first, rest] {
+        if let (Value::Object(data), Value::Object(fields)) = (&mut data, fields) {
+            data.extend(fields);
+        }
+    }
     write!(out, "event: {name}\ndata: {data}\n\n").expect("writing to memory");
 }
 

@@ -452,7 +452,7 @@ fn a_body_of_many_values_is_refused_before_it_is_read() {
 #[test]
 fn what_other_servers_have_is_named_as_not_offered() {
     let server = start("llama", config());
-    for path in ["/v1/embeddings", "/v1/responses", "/v1/messages", "/rerank"] {
+    for path in ["/v1/embeddings", "/v1/moderations", "/rerank"] {
         let response = post(server.address, path, &json!({"input": "x"}));
         let error = &response.json()["error"];
         assert_eq!((response.status, &error["type"]), (501, &json!("not_supported_error")), "{path}");

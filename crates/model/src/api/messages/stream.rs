@@ -51,7 +51,7 @@ impl Teller for Stream {
     }
 
     fn failed(&mut self, _: &Generate, error: &ApiError, _: &Meta, out: &mut Vec<u8>) {
-        named("error", &error.message_body(), out);
+        named("error", json!({}), error.message_body(), out);
     }
 }
 
@@ -65,9 +65,8 @@ impl Stream {
     }
 }
 
-fn tell(event: &str, mut data: Value, out: &mut Vec<u8>) {
-    data["type"] = json!(event);
-    named(event, &data, out);
+fn tell(event: &str, data: Value, out: &mut Vec<u8>) {
+    named(event, json!({}), data, out);
 }
 
 /// A block as it begins.

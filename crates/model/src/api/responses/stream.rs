@@ -55,11 +55,9 @@ impl Teller for Stream {
 }
 
 impl Stream {
-    fn tell(&mut self, event: &str, mut data: Value, out: &mut Vec<u8>) {
-        data["type"] = json!(event);
-        data["sequence_number"] = json!(self.number);
+    fn tell(&mut self, event: &str, data: Value, out: &mut Vec<u8>) {
+        named(event, json!({"sequence_number": self.number}), data, out);
         self.number += 1;
-        named(event, &data, out);
     }
 
     /// What an event of an item or of its part says of the place.
