@@ -48,7 +48,7 @@ pub(super) trait Teller {
     /// Before anything of it.
     fn begin(&mut self, request: &Generate, meta: &Meta, out: &mut Vec<u8>);
     /// What became of its blocks.
-    fn step(&mut self, step: Step, meta: &Meta, out: &mut Vec<u8>);
+    fn step(&mut self, step: Step, request: &Generate, meta: &Meta, out: &mut Vec<u8>);
     /// It has ended. `has_called`: with calls, all of them whole.
     fn end(&mut self, request: &Generate, news: &News, has_called: bool, meta: &Meta, out: &mut Vec<u8>);
     /// Nothing more comes of it.
@@ -120,7 +120,7 @@ impl Told {
     fn news(&mut self, news: &News, out: &mut Vec<u8>) {
         self.begin(out);
         for step in self.blocks.push(news.text, news.finish.is_some()) {
-            self.teller.step(step, &self.meta, out);
+            self.teller.step(step, &self.request, &self.meta, out);
         }
         if news.finish.is_some() {
             self.teller.end(&self.request, news, self.blocks.has_called, &self.meta, out);

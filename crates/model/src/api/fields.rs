@@ -9,7 +9,7 @@ use super::{ApiError, UnknownFields};
 use crate::error::shorten;
 
 /// Fields that clients send and that have no meaning here.
-const IGNORED: [&str; 9] = [
+const IGNORED: [&str; 10] = [
     "user",
     "metadata",
     "store",
@@ -17,6 +17,7 @@ const IGNORED: [&str; 9] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_options",
+    "client_metadata",
     "verbosity",
     "prompt_cache_retention",
 ];

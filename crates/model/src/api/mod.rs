@@ -47,7 +47,7 @@ pub use events::Events;
 pub use messages::{count_tokens, messages};
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
 pub use response::{Choice, Meta, counts, response};
-pub use responses::{input_tokens, responses};
+pub use responses::{Kept, input_tokens, responses};
 pub use stream::{Chunks, News};
 pub use timings::Timings;
 pub use tokenize::{detokenize, tokenize};
@@ -107,6 +107,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether all templates take what the system says in the middle of a conversation.
+    fn takes_system_later(&self) -> bool {
+        [self.template, self.tool_template].into_iter().flatten().all(ChatTemplate::takes_system_later)
+    }
+
     fn limits(&self) -> Limits {
         Limits { vocab_size: self.vocab_size as u32, max_logprobs: self.max_logprobs }
     }

@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::format::{Asked, asked};
 use super::truncation::Truncation;
-use super::{ApiError, Context, Streaming, UnknownFields, chat, completion, messages, responses, words};
+use super::{
+    ApiError, Context, Kept, Streaming, UnknownFields, chat, completion, messages, responses, words,
+};
 use crate::sampling::{Overrides, SamplingParams};
 use crate::thoughts::{Apart, Shown, Thoughts};
 use crate::tokenizer::Special;
@@ -113,8 +115,8 @@ pub struct Generate {
     pub cache_salt: Option<String>,
     /// What the client calls the answer.
     pub request_id: Option<String>,
-    /// What the answer repeats of the request, where its endpoint does that.
-    pub repeats: Option<Arc<Map<String, Value>>>,
+    /// What an answer of `/v1/responses` needs of it.
+    pub kept: Option<Arc<Kept>>,
     /// Fields that nobody knows: to be counted, not refused.
     pub unknown_fields: UnknownFields,
 }
@@ -257,7 +259,7 @@ impl Common {
             thoughts: None,
             cache_salt: self.cache_salt,
             request_id: self.request_id,
-            repeats: None,
+            kept: None,
             unknown_fields: fields.unknown(),
         })
     }

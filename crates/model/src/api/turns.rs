@@ -2,15 +2,28 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Context;
+
 /// Messages in the shape of `/v1/chat/completions`.
-#[derive(Default)]
 pub(super) struct Turns {
     messages: Vec<Value>,
+    /// The template has a place for what the system says later.
+    later_system: bool,
     /// What an assistant thought, said and called, which is one message however it came.
     open: Map<String, Value>,
 }
 
 impl Turns {
+    pub(super) fn new(context: &Context) -> Turns {
+        Turns { messages: Vec::new(), later_system: context.takes_system_later(), open: Map::new() }
+    }
+
+    /// The system says something, once or again. Where the template has no place for that later, it stands in the user's words.
+    pub(super) fn instructed(&mut self, content: Value) {
+        let begins = self.open.is_empty() && self.messages.iter().all(|message| message["role"] == "system");
+        self.said_on(if begins || self.later_system { "system" } else { "user" }, content);
+    }
+
     /// Somebody says something. `content`: a text, or a list of parts of text.
     pub(super) fn said(&mut self, role: &str, content: Value) {
         if role == "assistant" {
@@ -77,6 +90,16 @@ impl Turns {
         self.close();
         self.messages
     }
+}
+
+/// Whether a tool of this type is one that a server runs by itself, if it has it. That it may is no promise that it does.
+pub(super) fn is_hosted(kind: &str, hosted: &[&str]) -> bool {
+    hosted.iter().any(|name| kind.starts_with(name))
+}
+
+/// How a tool that the model is not told of is told to whoever runs the server.
+pub(super) fn left_out(at: usize, kind: &str) -> String {
+    format!("tools[{at}] ({kind})")
 }
 
 /// A function in the chat's shape: what a model is told of it, in the order that templates print. `parameters`: where they are.

@@ -24,6 +24,14 @@ impl UnknownFields {
         self.count == 0
     }
 
+    /// One more.
+    pub(super) fn add(&mut self, name: &str) {
+        if self.count < NAMES {
+            self.names.push(shorten(name));
+        }
+        self.count += 1;
+    }
+
     /// The names that are kept.
     pub fn iter(&self) -> std::slice::Iter<'_, String> {
         self.names.iter()
@@ -33,12 +41,7 @@ impl UnknownFields {
 impl<'a> FromIterator<&'a str> for UnknownFields {
     fn from_iter<I: IntoIterator<Item = &'a str>>(all: I) -> Self {
         let mut fields = UnknownFields::default();
-        for name in all {
-            if fields.count < NAMES {
-                fields.names.push(shorten(name));
-            }
-            fields.count += 1;
-        }
+        all.into_iter().for_each(|name| fields.add(name));
         fields
     }
 }

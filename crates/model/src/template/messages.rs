@@ -174,6 +174,12 @@ pub(super) fn probe(text: &str, form: ContentForm) -> Vec<Value> {
     vec![Value::Object(message)]
 }
 
+/// A question, what the system says behind it, and how it goes on.
+pub(super) fn probe_of_system(text: &str) -> Vec<Value> {
+    let all = [("user", "What time is it?"), ("system", text), ("assistant", "Noon."), ("user", "Thanks.")];
+    all.into_iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
+}
+
 /// A question, and an answer that is a call of a function `name`, with this content and such arguments; and, if it is not the
 /// last message, its result, an answer and another question.
 pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments, last: bool) -> Vec<Value> {

@@ -25,7 +25,7 @@ use std::io;
 
 use json::to_jinja;
 pub(crate) use messages::ROLES;
-use messages::{Arguments, ContentForm, Prints, normalise, probe, probe_of_calls};
+use messages::{Arguments, ContentForm, Prints, normalise, probe, probe_of_calls, probe_of_system};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
@@ -69,6 +69,8 @@ pub struct ChatTemplate {
     prints: Prints,
     tools: Option<ToolFormat>,
     thoughts: Option<Markers>,
+    /// Whether it prints what the system says behind a question.
+    later_system: bool,
 }
 
 /// Texts of the special tokens, for templates that print them.
@@ -132,10 +134,18 @@ impl ChatTemplate {
         let developers = source.contains("developer");
         let prints =
             Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true, developers };
-        let mut template = ChatTemplate { environment, source, prints, tools, thoughts };
+        let mut template = ChatTemplate { environment, source, prints, tools, thoughts, later_system: false };
         let (arguments, null) = template.detect_calls();
         template.prints = Prints { form: template.detect_form(), arguments, null, ..template.prints };
+        let messages = probe_of_system(MARK);
+        let text = template.render(&Conversation { messages: &messages, ..probing() });
+        template.later_system = text.is_ok_and(|text| text.contains(MARK));
         Ok(template)
+    }
+
+    /// Whether the system may say something in the middle of a conversation: others leave that out, or refuse it.
+    pub fn takes_system_later(&self) -> bool {
+        self.later_system
     }
 
     /// As it was published.

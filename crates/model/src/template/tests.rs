@@ -184,6 +184,15 @@ fn developers_are_the_system_to_those_who_do_not_know_them() {
     assert_eq!(rendered(knows, &said("developer")).unwrap(), "DS");
 }
 
+#[test]
+fn a_template_takes_the_systems_words_later_or_not() {
+    for (name, takes) in
+        [("qwen2.5", true), ("llama-3", true), ("smollm2", true), ("gemma-2", false), ("mistral-v3", false)]
+    {
+        assert_eq!(fixture(name).takes_system_later(), takes, "{name}");
+    }
+}
+
 fn continued(messages: &[Value]) -> Conversation<'_> {
     Conversation { messages, ending: Ending::ContinueFinal, ..Conversation::default() }
 }

@@ -2,31 +2,49 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::ApiError;
-use super::super::turns::{Turns, function};
+use super::super::turns::{Turns, function, is_hosted, left_out};
+use super::super::{ApiError, Context};
 
-/// The messages that these come to.
-pub(super) fn messages(all: &[Value], system: Option<&Value>) -> Result<Vec<Value>, ApiError> {
-    let mut turns = Turns::default();
+/// Tools that a server runs by itself, if it has them.
+pub(in super::super) const HOSTED: [&str; 4] =
+    ["web_search_", "web_fetch_", "code_execution_", "tool_search_"];
+
+/// The messages that these come to. `remembered`: in how many of the last answers what was thought stays.
+pub(super) fn messages(
+    all: &[Value],
+    system: Option<&Value>,
+    remembered: usize,
+    context: &Context,
+) -> Result<Vec<Value>, ApiError> {
+    let thinks = |message: &&Value| message["role"] == "assistant" && is_thinking(message);
+    let mut forget = all.iter().filter(thinks).count().saturating_sub(remembered);
+    let mut turns = Turns::new(context);
     if let Some(system) = system {
         let content = texts(system).map_err(|why| ApiError::invalid("system", format!("system: {why}")))?;
-        turns.said("system", content);
+        turns.instructed(content);
     }
     for (at, one) in all.iter().enumerate() {
         let wrong = |why: String| ApiError::invalid("messages", format!("messages[{at}]: {why}"));
-        message(one, &mut turns).map_err(wrong)?;
+        let forgotten = thinks(&one) && forget > 0;
+        forget -= usize::from(forgotten);
+        message(one, forgotten, &mut turns).map_err(wrong)?;
     }
     Ok(turns.into_messages())
 }
 
-fn message(message: &Value, turns: &mut Turns) -> Result<(), String> {
+fn is_thinking(message: &Value) -> bool {
+    message["content"].as_array().is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "thinking"))
+}
+
+/// `forgets`: what it thought.
+fn message(message: &Value, forgets: bool, turns: &mut Turns) -> Result<(), String> {
     let content = &message["content"];
     match (message["role"].as_str(), content) {
         (Some("user"), Value::String(text)) => turns.said_on("user", json!(text)),
-        (Some("system"), _) => turns.said_on("system", texts(content)?),
+        (Some("system"), _) => turns.instructed(texts(content)?),
         (Some("assistant"), Value::String(text)) => turns.said("assistant", json!(text)),
         (Some("user"), Value::Array(blocks)) => of_user(blocks, turns)?,
-        (Some("assistant"), Value::Array(blocks)) => of_assistant(blocks, turns)?,
+        (Some("assistant"), Value::Array(blocks)) => of_assistant(blocks, forgets, turns)?,
         (Some("user" | "assistant"), _) => {
             return Err("content: expected a text or a list of blocks".to_owned());
         }
@@ -58,13 +76,14 @@ fn of_user(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
 }
 
 /// Thoughts, text and calls. Thoughts that cannot be read are passed over, as their model may do.
-fn of_assistant(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
+fn of_assistant(blocks: &[Value], forgets: bool, turns: &mut Turns) -> Result<(), String> {
     let mut said = Vec::new();
     let mut calls = Vec::new();
     turns.close();
     for block in blocks {
         match kind(block)? {
             "text" => said.push(text_part(block)?),
+            "thinking" if forgets => (),
             "thinking" => turns.thought(text(block, "thinking")?),
             "redacted_thinking" => (),
             "tool_use" => {
@@ -117,18 +136,22 @@ fn texts(content: &Value) -> Result<Value, String> {
     }
 }
 
-/// Functions in the chat's shape.
-pub(super) fn tools(tools: &[Value]) -> Result<Value, ApiError> {
-    let one = |(at, tool): (usize, &Value)| {
-        if let Some(other) = tool["type"].as_str().filter(|kind| *kind != "custom") {
-            let what = format!(
-                "a tool of type `{other}` (tools[{at}]; only those that the client runs can be called)"
-            );
-            return Err(ApiError::not_supported("tools", &what));
+/// Functions in the chat's shape, and what the model is not told of.
+pub(super) fn tools(tools: &[Value]) -> Result<(Vec<Value>, Vec<String>), ApiError> {
+    let (mut functions, mut beside) = (Vec::new(), Vec::new());
+    for (at, tool) in tools.iter().enumerate() {
+        match tool["type"].as_str() {
+            None | Some("custom") => functions.push(function(tool, "input_schema")),
+            Some(kind) if is_hosted(kind, &HOSTED) => beside.push(left_out(at, kind)),
+            Some(other) => {
+                let what = format!(
+                    "a tool of type `{other}` (tools[{at}]; the model can call those with an input_schema)"
+                );
+                return Err(ApiError::not_supported("tools", &what));
+            }
         }
-        Ok(function(tool, "input_schema"))
-    };
-    tools.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::from)
+    }
+    Ok((functions, beside))
 }
 
 /// In the chat's shape.

@@ -12,6 +12,7 @@ use super::fields::Fields;
 use super::{ApiError, Context, Endpoint, Generate, chat, schema};
 
 pub(super) use answer::response;
+pub(super) use input::HOSTED;
 pub(super) use stream::Stream;
 
 /// What its fields are called where they are read.
@@ -27,27 +28,30 @@ pub fn messages(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
-    let chat = as_chat(body)?;
-    let request = chat::read(&chat, context, Endpoint::Messages).map_err(|error| error.renamed(&NAMES))?;
+    let (chat, left_out) = as_chat(body, context)?;
+    let request = chat::read(&chat, context, Endpoint::Messages);
+    let mut request = request.map_err(|error| error.renamed(&NAMES))?;
     schema::check_messages(body)?;
+    left_out.iter().for_each(|tool| request.unknown_fields.add(tool));
     Ok(request)
 }
 
 /// How many tokens the prompt of such a body has: `/v1/messages/count_tokens`.
 pub fn count_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> {
-    let tokens = chat::count(&as_chat(body)?, context).map_err(|error| error.renamed(&NAMES))?;
+    let tokens = chat::count(&as_chat(body, context)?.0, context).map_err(|error| error.renamed(&NAMES))?;
     schema::check_count(body)?;
     Ok(json!({"input_tokens": tokens}))
 }
 
-/// The chat that a body means. Fields that both endpoints have go over as they are, for the chat's reader to judge.
-fn as_chat(body: &Value) -> Result<Value, ApiError> {
+/// The chat that a body means, and the tools that it does not have. Fields that both endpoints have go over as they are, for the chat's reader to judge.
+fn as_chat(body: &Value, context: &Context) -> Result<(Value, Vec<String>), ApiError> {
     let mut fields = Fields::of(body)?;
     refuse_what_is_not_built(&mut fields)?;
     let system = fields.value("system");
     let all = fields.list("messages")?;
     let all = all.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
-    let messages = input::messages(all, system)?;
+    let remembered = remembered(fields.object("context_management")?)?;
+    let messages = input::messages(all, system, remembered, context)?;
     let mut own = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -60,7 +64,8 @@ fn as_chat(body: &Value) -> Result<Value, ApiError> {
     put("messages", Some(messages.into()));
     put("max_completion_tokens", fields.value("max_tokens").cloned());
     put("stop", fields.texts("stop_sequences")?.map(Value::from));
-    put("tools", fields.list("tools")?.map(input::tools).transpose()?);
+    let (functions, left_out) = input::tools(fields.list("tools")?.unwrap_or_default())?;
+    put("tools", Some(functions.into()));
     let choice = fields.object("tool_choice")?;
     put("tool_choice", choice.map(input::tool_choice).transpose()?);
     let one = choice.and_then(|choice| choice.get("disable_parallel_tool_use")).and_then(Value::as_bool);
@@ -74,13 +79,12 @@ fn as_chat(body: &Value) -> Result<Value, ApiError> {
     // How long a prefix is to be kept, which is kept anyway.
     fields.value("cache_control");
     own.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
-    Ok(own.into())
+    Ok((own.into(), left_out))
 }
 
 fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("container", &[], "a container")?;
     fields.refuse("mcp_servers", &[json!([])], "asking other servers")?;
-    fields.refuse("context_management", &[json!({}), json!({"edits": []})], "editing the conversation")?;
     fields.refuse("n", &[json!(1)], "more than one answer")?;
     fields.refuse("logprobs", &[json!(false)], "log-probabilities (which /v1/chat/completions has)")?;
     for name in ["stop", "max_completion_tokens", "response_format"] {
@@ -91,6 +95,24 @@ fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// Of how many answers what was thought is kept, as `context_management` says.
+fn remembered(edits: Option<&Map<String, Value>>) -> Result<usize, ApiError> {
+    let edits = edits.and_then(|edits| edits.get("edits")).and_then(Value::as_array);
+    let mut most = usize::MAX;
+    for edit in edits.into_iter().flatten() {
+        let kind = edit["type"].as_str().unwrap_or_default();
+        if !kind.starts_with("clear_thinking") {
+            let what = format!("an edit of type `{kind}` (clear_thinking is)");
+            return Err(ApiError::not_supported("context_management", &what));
+        }
+        if edit["keep"] != "all" {
+            // As there, where nothing is said.
+            most = edit["keep"]["value"].as_u64().unwrap_or(1) as usize;
+        }
+    }
+    Ok(most)
 }
 
 /// A form of the answer in the chat's shape.

@@ -21,7 +21,7 @@ impl Teller for Stream {
         tell("message_start", json!({"message": message(request, meta)}), out);
     }
 
-    fn step(&mut self, step: Step, _: &Meta, out: &mut Vec<u8>) {
+    fn step(&mut self, step: Step, _: &Generate, _: &Meta, out: &mut Vec<u8>) {
         let index = self.whole;
         match step {
             Step::Opens(kind) => {

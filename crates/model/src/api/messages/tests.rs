@@ -128,7 +128,12 @@ fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
             "expected an object",
         ),
         (json!({"system": 5}), "system", "system: expected a text"),
-        (json!({"tools": [{"type": "web_search_20250305", "name": "w"}]}), "tools", "`web_search_20250305`"),
+        (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "tools", "`bash_20250124`"),
+        (
+            json!({"context_management": {"edits": [{"type": "compact_1"}]}}),
+            "context_management",
+            "`compact_1`",
+        ),
         (json!({"tool_choice": {"type": "must"}}), "tool_choice", "expected auto, any, tool or none"),
         (json!({"thinking": {"type": "maybe"}}), "thinking", "enabled, adaptive or disabled"),
         (json!({"stop_sequences": [""]}), "stop_sequences", "stop_sequences"),
@@ -147,12 +152,61 @@ fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
     }
 }
 
+/// A template that would leave it out, or refuse it, has it in the user's words.
+#[test]
+fn the_system_may_speak_later() {
+    let body = json!({"max_tokens": 5, "system": "a", "messages": [
+        {"role": "user", "content": "b"}, {"role": "system", "content": "c"}, {"role": "assistant", "content": "d"},
+        {"role": "user", "content": "e"}]});
+    let roles = |template: &str| {
+        let mut model = model();
+        model.template = ChatTemplate::new(template).unwrap();
+        let chat = super::as_chat(&body, &model.context(1000, Streaming::Offered)).unwrap().0;
+        let role = |message: &Value| message["role"].as_str().unwrap().to_owned();
+        chat["messages"].as_array().unwrap().iter().map(role).collect::<Vec<_>>().join(" ")
+    };
+    let all = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    assert_eq!(roles(all), "system user system assistant user");
+    let users = "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.content }}{% endif %}{% endfor %}";
+    assert_eq!(roles(users), "system user assistant user");
+}
+
+#[test]
+fn older_thoughts_are_forgotten_as_asked() {
+    let thought = |text: &str| {
+        json!({"role": "assistant", "content": [
+        {"type": "thinking", "thinking": text}, {"type": "text", "text": "x"}]})
+    };
+    let user = json!({"role": "user", "content": "x"});
+    let left = |edit: Value| {
+        let body = json!({"max_tokens": 5, "messages": [user, thought("a"), user, thought("b"), user],
+                          "context_management": {"edits": [edit]}});
+        let chat = super::as_chat(&body, &model().context(1000, Streaming::Offered)).unwrap().0;
+        let all = chat["messages"].as_array().unwrap().iter();
+        all.filter_map(|message| message["reasoning_content"].as_str()).collect::<String>()
+    };
+    assert_eq!(left(json!({"type": "clear_thinking_20251015", "keep": "all"})), "ab");
+    assert_eq!(
+        left(json!({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}})),
+        "b"
+    );
+    assert_eq!(left(json!({"type": "clear_thinking_20251015"})), "b");
+}
+
+#[test]
+fn tools_of_servers_are_left_out_and_that_is_told() {
+    let search = json!({"type": "web_search_20250305", "name": "web_search"});
+    let request = ask(json!({"tools": [search, tool()]})).unwrap();
+    assert_eq!(request.unknown_fields.iter().collect::<Vec<_>>(), ["tools[0] (web_search_20250305)"]);
+    assert_eq!(&*request.calls.unwrap().names, ["f"]);
+}
+
 #[test]
 fn thinking_is_asked_for_and_refused() {
     let variables = |thinking: Value| {
         let body =
             json!({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}], "thinking": thinking});
-        super::as_chat(&body).unwrap()
+        super::as_chat(&body, &model().context(1000, Streaming::Offered)).unwrap().0
     };
     let on = variables(json!({"type": "enabled", "budget_tokens": 1024}));
     assert_eq!((&on["enable_thinking"], &on["thinking_token_budget"]), (&json!(true), &json!(1024)));

@@ -11,8 +11,11 @@ use crate::output::{Finish, FinishReason};
 pub(in super::super) fn response(request: &Generate, choice: &Choice, meta: &Meta) -> Value {
     let (blocks, _) = blocks::whole(request, choice, meta);
     let blocks = if blocks.is_empty() { vec![nothing()] } else { blocks };
-    let items =
-        blocks.iter().enumerate().map(|(at, block)| item(meta, at, block, status_of(block))).collect();
+    let items = blocks
+        .iter()
+        .enumerate()
+        .map(|(at, block)| item(request, meta, at, block, status_of(block)))
+        .collect();
     let end = End { items, finish: &choice.finish, usage: usage(request, choice, meta) };
     finished(request, meta, end)
 }
@@ -59,8 +62,8 @@ pub(super) fn object(request: &Generate, meta: &Meta, status: &str) -> Value {
         "output": [],
         "usage": null,
     });
-    if let (Value::Object(object), Some(repeats)) = (&mut object, &request.repeats) {
-        object.extend(repeats.iter().map(|(name, value)| (name.clone(), value.clone())));
+    if let (Value::Object(object), Some(kept)) = (&mut object, &request.kept) {
+        object.extend(kept.repeats.iter().map(|(name, value)| (name.clone(), value.clone())));
     }
     object
 }
@@ -84,7 +87,7 @@ pub(super) fn status_of(block: &Block) -> &'static str {
 }
 
 /// An item, as far as it has come.
-pub(super) fn item(meta: &Meta, at: usize, block: &Block, status: &str) -> Value {
+pub(super) fn item(request: &Generate, meta: &Meta, at: usize, block: &Block, status: &str) -> Value {
     let id = item_id(meta, at, &block.kind);
     match &block.kind {
         Kind::Thought => json!({"id": id, "type": "reasoning", "status": status, "summary": [],
@@ -92,10 +95,22 @@ pub(super) fn item(meta: &Meta, at: usize, block: &Block, status: &str) -> Value
         Kind::Text => json!({"id": id, "type": "message", "status": status, "role": "assistant",
                              "content": [part(block)]}),
         Kind::Call { id: call, name } => {
-            json!({"id": id, "type": "function_call", "status": status, "call_id": call, "name": name,
-                   "arguments": block.text})
+            let (namespace, name) = own_name(request, name);
+            let mut item = json!({"id": id, "type": "function_call", "status": status, "call_id": call,
+                                  "name": name, "arguments": block.text});
+            if let Some(namespace) = namespace {
+                item["namespace"] = json!(namespace);
+            }
+            item
         }
     }
+}
+
+/// As the client knows a function: the namespace that it is in, and its name there.
+pub(super) fn own_name<'a>(request: &'a Generate, name: &'a str) -> (Option<&'a str>, &'a str) {
+    let spaces = request.kept.iter().flat_map(|kept| &kept.namespaces);
+    let inside = |space: &'a String| Some((space, name.strip_prefix(space.as_str())?.strip_prefix('.')?));
+    spaces.into_iter().find_map(inside).map_or((None, name), |(space, own)| (Some(space.as_str()), own))
 }
 
 /// What is in a message, or in what was thought.

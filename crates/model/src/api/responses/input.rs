@@ -1,18 +1,23 @@
-//! The items of `input`, and tools in the shape that this endpoint has: made into those of a chat.
+//! The items of `input`, made into the messages of a chat.
 
 use serde_json::{Map, Value, json};
 
-use super::super::ApiError;
-use super::super::turns::{Turns, function};
+use super::super::turns::Turns;
+use super::super::{ApiError, Context};
+use super::tools::full_name;
 
 /// Who may say something.
 const ROLES: [&str; 4] = ["user", "system", "developer", "assistant"];
 
 /// The messages that instructions and items come to.
-pub(super) fn messages(input: Option<&Value>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
-    let mut turns = Turns::default();
+pub(super) fn messages(
+    input: Option<&Value>,
+    instructions: Option<String>,
+    context: &Context,
+) -> Result<Vec<Value>, ApiError> {
+    let mut turns = Turns::new(context);
     if let Some(instructions) = instructions {
-        turns.said("system", instructions.into());
+        turns.instructed(instructions.into());
     }
     match input {
         Some(Value::String(text)) => turns.said("user", json!(text)),
@@ -42,7 +47,8 @@ fn item(item: &Value, turns: &mut Turns) -> Result<(), String> {
             Ok(())
         }
         Some("function_call") => {
-            turns.called(text(fields, "call_id")?, text(fields, "name")?, text(fields, "arguments")?);
+            let name = full_name(fields.get("namespace"), text(fields, "name")?);
+            turns.called(text(fields, "call_id")?, &name, text(fields, "arguments")?);
             Ok(())
         }
         Some("function_call_output") => {
@@ -67,7 +73,7 @@ fn message(fields: &Map<String, Value>, turns: &mut Turns) -> Result<(), String>
     }
     let content = content(fields.get("content"), "content")?;
     match role {
-        "system" | "developer" => turns.said_on("system", content),
+        "system" | "developer" => turns.instructed(content),
         _ => turns.said(role, content),
     }
     Ok(())
@@ -103,31 +109,4 @@ fn thoughts(fields: &Map<String, Value>) -> String {
 
 fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
     fields.get(name).and_then(Value::as_str).ok_or_else(|| format!("{name}: expected a text"))
-}
-
-/// Functions in the chat's shape.
-pub(super) fn tools(tools: &[Value]) -> Result<Value, ApiError> {
-    let one = |(at, tool): (usize, &Value)| match tool["type"].as_str() {
-        Some("function") => Ok(function(tool, "parameters")),
-        Some(other) => {
-            let what = format!("a tool of type `{other}` (tools[{at}]; only functions can be called)");
-            Err(ApiError::not_supported("tools", &what))
-        }
-        None => Err(ApiError::invalid("tools", format!("tools[{at}]: expected an object with a type"))),
-    };
-    tools.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::from)
-}
-
-/// In the chat's shape; what is wrong with it is found there.
-pub(super) fn tool_choice(choice: &Value) -> Result<Value, ApiError> {
-    let named = |tool: &Value| json!({"type": "function", "function": {"name": tool["name"]}});
-    match choice["type"].as_str() {
-        Some("function") => Ok(named(choice)),
-        Some("allowed_tools") => {
-            let tools: Vec<Value> = choice["tools"].as_array().into_iter().flatten().map(named).collect();
-            Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": tools}}))
-        }
-        Some(other) => Err(ApiError::not_supported("tool_choice", &format!("a tool of type `{other}`"))),
-        None => Ok(choice.clone()),
-    }
 }

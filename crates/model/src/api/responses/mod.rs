@@ -6,6 +6,7 @@ mod input;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use super::{ApiError, Context, Endpoint, Generate, chat, schema};
 
 pub(super) use answer::response;
 pub(super) use stream::Stream;
+pub(super) use tools::HOSTED;
+use tools::Tools;
 
 /// What its fields are called where they are read.
 const NAMES: [(&str, &str); 4] = [
@@ -26,7 +29,7 @@ const NAMES: [(&str, &str); 4] = [
 ];
 
 /// Fields that an answer repeats as they came, if they are not long: they stay as long as the request.
-const REPEATED: [&str; 12] = [
+const REPEATED: [&str; 11] = [
     "instructions",
     "max_output_tokens",
     "max_tool_calls",
@@ -37,35 +40,46 @@ const REPEATED: [&str; 12] = [
     "safety_identifier",
     "text",
     "tool_choice",
-    "tools",
     "user",
 ];
 /// Bytes of such a field.
 const REPEATED_BYTES: usize = 16 << 10;
 
+/// What an answer needs of its request, beside what every answer does.
+#[derive(Debug, PartialEq)]
+pub struct Kept {
+    /// Fields that it repeats.
+    repeats: Map<String, Value>,
+    /// Names before those of functions that are in a namespace.
+    namespaces: Vec<String>,
+}
+
 /// Reads the body of `/v1/responses`.
 pub fn responses(body: &Value, context: &Context) -> Result<Generate, ApiError> {
-    let chat = as_chat(body)?;
-    let request = chat::read(&chat, context, Endpoint::Responses).map_err(|error| error.renamed(&NAMES))?;
+    let (chat, tools) = as_chat(body, context)?;
+    let request = chat::read(&chat, context, Endpoint::Responses);
+    let mut request = request.map_err(|error| error.renamed(&NAMES))?;
     schema::check_responses(body)?;
-    let repeats = Some(Arc::new(repeated(body, &request)));
-    Ok(Generate { repeats, ..request })
+    tools.left_out.iter().for_each(|tool| request.unknown_fields.add(tool));
+    let repeats = repeated(body, &tools.told, &request);
+    let kept = Some(Arc::new(Kept { repeats, namespaces: tools.namespaces }));
+    Ok(Generate { kept, ..request })
 }
 
 /// How many tokens the prompt of such a body has: `/v1/responses/input_tokens`.
 pub fn input_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> {
-    let tokens = chat::count(&as_chat(body)?, context).map_err(|error| error.renamed(&NAMES))?;
+    let tokens = chat::count(&as_chat(body, context)?.0, context).map_err(|error| error.renamed(&NAMES))?;
     schema::check_input(body)?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
 
 /// The chat that a body means. Fields that both endpoints have go over as they are, for the chat's reader to judge.
-fn as_chat(body: &Value) -> Result<Value, ApiError> {
+fn as_chat(body: &Value, context: &Context) -> Result<(Value, Tools), ApiError> {
     let mut fields = Fields::of(body)?;
     refuse_what_needs_memory(&mut fields)?;
     refuse_what_is_not_built(&mut fields)?;
     let instructions = fields.text("instructions")?;
-    let messages = input::messages(fields.value("input"), instructions)?;
+    let messages = input::messages(fields.value("input"), instructions, context)?;
     let mut own = Map::new();
     own.insert("messages".to_owned(), messages.into());
     let mut put = |name: &str, value: Option<Value>| {
@@ -74,15 +88,16 @@ fn as_chat(body: &Value) -> Result<Value, ApiError> {
         }
     };
     put("max_completion_tokens", fields.value("max_output_tokens").cloned());
-    put("tools", fields.list("tools")?.map(input::tools).transpose()?);
-    put("tool_choice", fields.value("tool_choice").map(input::tool_choice).transpose()?);
+    let tools = Tools::read(fields.list("tools")?.unwrap_or_default())?;
+    put("tools", Some(tools.functions.clone().into()));
+    put("tool_choice", fields.value("tool_choice").map(tools::choice).transpose()?);
     put("response_format", fields.object("text")?.and_then(format));
     let reasoning = fields.object("reasoning")?;
     put("reasoning_effort", reasoning.and_then(|reasoning| reasoning.get("effort")).cloned());
     // Of a stream it says how much is added to hide lengths, which nothing is.
     fields.object("stream_options")?;
     own.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
-    Ok(own.into())
+    Ok((own.into(), tools))
 }
 
 /// Fields that mean something that an earlier request left, or that is done while nobody waits.
@@ -130,8 +145,8 @@ fn format(text: &Map<String, Value>) -> Option<Value> {
     })
 }
 
-/// What the answer repeats of its request.
-fn repeated(body: &Value, request: &Generate) -> Map<String, Value> {
+/// What the answer repeats of its request. `tools`: those of them that the model is told of.
+fn repeated(body: &Value, tools: &[Value], request: &Generate) -> Map<String, Value> {
     let mut all = Map::new();
     for (name, usual) in [
         ("instructions", Value::Null),
@@ -139,21 +154,17 @@ fn repeated(body: &Value, request: &Generate) -> Map<String, Value> {
         ("reasoning", json!({"effort": null, "summary": null})),
         ("text", json!({"format": {"type": "text"}})),
         ("tool_choice", json!("auto")),
-        ("tools", json!([])),
         ("metadata", json!({})),
     ] {
         all.insert(name.to_owned(), usual);
     }
-    for name in REPEATED {
-        match body.get(name).filter(|value| !value.is_null()) {
-            None => (),
-            Some(value) if value.to_string().len() <= REPEATED_BYTES => {
-                all.insert(name.to_owned(), value.clone());
-            }
-            Some(_) => {
-                all.remove(name);
-            }
-        }
+    let tools = Value::from(tools);
+    let given = REPEATED.iter().filter_map(|name| Some((*name, body.get(name)?)));
+    for (name, value) in given.filter(|(_, value)| !value.is_null()).chain([("tools", &tools)]) {
+        match value.to_string().len() <= REPEATED_BYTES {
+            true => all.insert(name.to_owned(), value.clone()),
+            false => all.remove(name),
+        };
     }
     all.insert("temperature".to_owned(), shortest(request.params.temperature));
     all.insert("top_p".to_owned(), shortest(request.params.top_p));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::blocks::{Block, Kind, Step};
 use super::super::events::{Teller, named};
 use super::super::{ApiError, Generate, Meta, News};
-use super::answer::{self, End, finished, item, item_id, object, part, status_of};
+use super::answer::{self, End, finished, item, item_id, object, own_name, part, status_of};
 
 /// Tells one answer.
 #[derive(Default)]
@@ -25,19 +25,19 @@ impl Teller for Stream {
         }
     }
 
-    fn step(&mut self, step: Step, meta: &Meta, out: &mut Vec<u8>) {
+    fn step(&mut self, step: Step, request: &Generate, meta: &Meta, out: &mut Vec<u8>) {
         match step {
-            Step::Opens(kind) => self.open(kind, meta, out),
+            Step::Opens(kind) => self.open(kind, request, meta, out),
             Step::Grows(text) => self.grow(&text, meta, out),
-            Step::Closes(block) => self.close(&block, meta, out),
+            Step::Closes(block) => self.close(&block, request, meta, out),
         }
     }
 
     fn end(&mut self, request: &Generate, news: &News, _: bool, meta: &Meta, out: &mut Vec<u8>) {
         let Some(finish) = news.finish else { return };
         if self.items.is_empty() {
-            self.open(Kind::Text, meta, out);
-            self.close(&answer::nothing(), meta, out);
+            self.open(Kind::Text, request, meta, out);
+            self.close(&answer::nothing(), request, meta, out);
         }
         let usage = answer::usage(request, news.choice, meta);
         let response = finished(request, meta, End { items: std::mem::take(&mut self.items), finish, usage });
@@ -70,9 +70,9 @@ impl Stream {
         place
     }
 
-    fn open(&mut self, kind: Kind, meta: &Meta, out: &mut Vec<u8>) {
+    fn open(&mut self, kind: Kind, request: &Generate, meta: &Meta, out: &mut Vec<u8>) {
         let block = Block { kind, text: String::new(), is_cut: false };
-        let mut begun = item(meta, self.items.len(), &block, "in_progress");
+        let mut begun = item(request, meta, self.items.len(), &block, "in_progress");
         if begun.get("content").is_some() {
             begun["content"] = json!([]);
         }
@@ -101,7 +101,7 @@ impl Stream {
         self.tell(name, event, out);
     }
 
-    fn close(&mut self, block: &Block, meta: &Meta, out: &mut Vec<u8>) {
+    fn close(&mut self, block: &Block, request: &Generate, meta: &Meta, out: &mut Vec<u8>) {
         let mut event = self.place(&block.kind, meta);
         match &block.kind {
             Kind::Thought => {
@@ -114,7 +114,7 @@ impl Stream {
                 self.tell("response.output_text.done", event, out);
             }
             Kind::Call { name, .. } => {
-                event["name"] = json!(name);
+                event["name"] = json!(own_name(request, name).1);
                 event["arguments"] = json!(block.text);
                 self.tell("response.function_call_arguments.done", event, out);
             }
@@ -125,7 +125,7 @@ impl Stream {
             self.tell("response.content_part.done", event, out);
         }
         let at = self.items.len();
-        let item = item(meta, at, block, status_of(block));
+        let item = item(request, meta, at, block, status_of(block));
         self.tell("response.output_item.done", json!({"output_index": at, "item": item}), out);
         self.items.push(item);
         self.open = None;

@@ -74,7 +74,11 @@ fn a_form_and_a_choice_of_tools_are_the_chats() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
     let format = json!({"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": true}});
     let body = json!({"input": "Hi", "text": format});
-    assert_eq!(super::as_chat(&body).unwrap()["response_format"]["json_schema"]["schema"], schema);
+    assert_eq!(
+        super::as_chat(&body, &model().context(1000, Streaming::Offered)).unwrap().0["response_format"]["json_schema"]
+            ["schema"],
+        schema
+    );
     assert!(ask(body).unwrap().params.grammar.is_some());
     let plain = ask(json!({"input": "Hi", "text": {"format": {"type": "text"}}})).unwrap();
     assert!(plain.params.grammar.is_none());
@@ -117,7 +121,7 @@ fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
         ),
         (json!({"input": "x", "max_output_tokens": 2000}), "max_output_tokens", "lower max_output_tokens"),
         (json!({"input": "x ".repeat(3000)}), "input", "shorten input"),
-        (json!({"input": "x", "tools": [{"type": "web_search"}]}), "tools", "`web_search`"),
+        (json!({"input": "x", "tools": [{"type": "custom", "name": "x"}]}), "tools", "`custom`"),
         (
             json!({"input": "x", "tools": [tool()], "tool_choice": {"type": "function", "name": "g"}}),
             "tool_choice",
@@ -249,12 +253,49 @@ fn an_answer_that_ends_early_says_why() {
     assert_eq!(last["response"]["error"]["code"], "server_error");
 }
 
+/// Functions in a namespace have longer names for the model, and their own for the client.
+#[test]
+fn functions_may_be_in_a_namespace() {
+    let space = json!({"type": "namespace", "name": "sea", "tools": [tool()]});
+    let called = json!([{"role": "user", "content": "x"},
+                        {"type": "function_call", "call_id": "c", "namespace": "sea", "name": "f", "arguments": "{}"},
+                        {"type": "function_call_output", "call_id": "c", "output": "y"}]);
+    let request = ask(json!({"input": called, "tools": [tool(), space], "stream": true})).unwrap();
+    assert_eq!(&*request.calls.as_ref().unwrap().names, ["f", "sea.f"]);
+    let text = "<tool_call>\n{\"name\": \"sea.f\", \"arguments\": {}}\n</tool_call>";
+    let item = events(&request, &[text], FinishReason::Stop).last().unwrap()["response"]["output"][0].clone();
+    assert_eq!((&item["name"], &item["namespace"]), (&json!("f"), &json!("sea")));
+    let outside = text.replace("sea.", "");
+    let item =
+        events(&request, &[&outside], FinishReason::Stop).last().unwrap()["response"]["output"][0].clone();
+    assert_eq!((&item["name"], item.get("namespace")), (&json!("f"), None));
+    assert!(
+        model()
+            .tokenizer
+            .decode(&request.prompts[0], crate::tokenizer::Special::With)
+            .contains("\"name\": \"sea.f\", \"arg")
+    );
+}
+
+/// A server that has one may use it; this one has none, and says which.
+#[test]
+fn tools_of_servers_are_left_out_and_that_is_told() {
+    let request =
+        ask(json!({"input": "Hi", "tools": [tool(), {"type": "web_search", "external_web_access": false}]}))
+            .unwrap();
+    assert_eq!(request.unknown_fields.iter().collect::<Vec<_>>(), ["tools[1] (web_search)"]);
+    assert_eq!(request.kept.unwrap().repeats["tools"], json!([tool()]));
+    let must =
+        json!({"input": "Hi", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}});
+    assert_eq!(refused(must).0, "tool_choice");
+}
+
 /// What is long is not kept for an answer that would only repeat it.
 #[test]
 fn short_fields_are_repeated_and_long_ones_left_out() {
     let request =
         ask(json!({"input": "Hi", "user": "me", "metadata": {"long": "x".repeat(20_000)}})).unwrap();
-    let repeats = request.repeats.unwrap();
+    let repeats = &request.kept.as_ref().unwrap().repeats;
     assert_eq!((repeats.get("user"), repeats.get("metadata")), (Some(&json!("me")), None));
     assert_eq!(repeats["tool_choice"], "auto");
 }

@@ -43,13 +43,7 @@ fn of_responses() -> Vec<(&'static str, Value)> {
         ("instructions", text()),
         ("max_output_tokens", count(json!({"minimum": 1}))),
         ("max_tool_calls", count(json!({}))),
-        (
-            "tools",
-            maybe(
-                "array",
-                json!({"maxItems": MAX_TOOLS, "items": function("parameters", &["type", "name"], "function")}),
-            ),
-        ),
+        ("tools", tools_of_responses()),
         ("tool_choice", json!({"type": ["string", "object", "null"]})),
         ("parallel_tool_calls", flag()),
         ("text", maybe("object", json!({"properties": {"format": format}}))),
@@ -81,12 +75,34 @@ fn input() -> Value {
     json!({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": item}]})
 }
 
-fn function(parameters: &str, required: &[&str], kind: &str) -> Value {
+fn function(kind: Value, required: &[&str], parameters: &str) -> Value {
     json!({"type": "object", "required": required, "properties": {
-        "type": if required.contains(&"type") { json!({"enum": [kind]}) } else { json!({"enum": [kind, null]}) },
+        "type": kind,
         "name": {"type": "string", "minLength": 1, "maxLength": 256},
         "description": {"type": ["string", "null"]},
         (parameters): {"type": ["object", "null"]}}})
+}
+
+/// A tool that servers run by themselves, if they have it.
+fn hosted(kinds: &[&str]) -> Value {
+    json!({"type": "object", "required": ["type"], "properties": {
+        "type": {"type": "string", "pattern": format!("^({})", kinds.join("|"))}}})
+}
+
+fn tools(kinds: &[Value]) -> Value {
+    maybe("array", json!({"maxItems": MAX_TOOLS, "items": {"anyOf": kinds}}))
+}
+
+fn tools_of_responses() -> Value {
+    let function = function(json!({"enum": ["function"]}), &["type", "name"], "parameters");
+    let space = json!({"type": "object", "required": ["type", "name", "tools"], "properties": {
+        "type": {"enum": ["namespace"]}, "name": {"type": "string"}, "tools": {"type": "array", "items": function}}});
+    tools(&[function, space, hosted(&crate::api::responses::HOSTED)])
+}
+
+fn tools_of_messages() -> Value {
+    let function = function(json!({"enum": ["custom", null]}), &["name"], "input_schema");
+    tools(&[function, hosted(&crate::api::messages::HOSTED)])
 }
 
 /// `/v1/messages`
@@ -118,13 +134,7 @@ fn of_messages() -> Vec<(&'static str, Value)> {
         ("system", system),
         ("stop_sequences", maybe("array", json!({"maxItems": MAX_STOPS, "items": stop}))),
         ("messages", turns()),
-        (
-            "tools",
-            maybe(
-                "array",
-                json!({"maxItems": MAX_TOOLS, "items": function("input_schema", &["name"], "custom")}),
-            ),
-        ),
+        ("tools", tools_of_messages()),
         ("tool_choice", maybe("object", choice)),
         ("thinking", maybe("object", thinking)),
         ("output_config", maybe("object", config)),

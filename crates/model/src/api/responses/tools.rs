@@ -1,0 +1,99 @@
+//! Tools in the shape that this endpoint has, made into the functions of a chat.
+
+use serde_json::{Value, json};
+
+use super::super::ApiError;
+use super::super::turns::{function, is_hosted, left_out};
+
+/// Tools that a server runs by itself, if it has them.
+pub(in super::super) const HOSTED: [&str; 6] =
+    ["web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search"];
+
+/// What came of a request's tools.
+#[derive(Default)]
+pub(super) struct Tools {
+    /// Functions in the chat's shape.
+    pub(super) functions: Vec<Value>,
+    /// The same in this endpoint's.
+    pub(super) told: Vec<Value>,
+    /// Names that stand before those of some functions.
+    pub(super) namespaces: Vec<String>,
+    /// What the model is not told of.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Tools {
+    pub(super) fn read(all: &[Value]) -> Result<Tools, ApiError> {
+        let mut tools = Tools::default();
+        for (at, tool) in all.iter().enumerate() {
+            tools.add(at, tool)?;
+        }
+        Ok(tools)
+    }
+
+    fn add(&mut self, at: usize, tool: &Value) -> Result<(), ApiError> {
+        match tool["type"].as_str() {
+            Some("function") => self.functions.push(function(tool, "parameters")),
+            Some("namespace") => self.add_namespace(at, tool)?,
+            Some(kind) if is_hosted(kind, &HOSTED) => {
+                self.left_out.push(left_out(at, kind));
+                return Ok(());
+            }
+            Some(other) => {
+                let what = format!("a tool of type `{other}` (tools[{at}]; the model can call functions)");
+                return Err(ApiError::not_supported("tools", &what));
+            }
+            None => {
+                return Err(ApiError::invalid(
+                    "tools",
+                    format!("tools[{at}]: expected an object with a type"),
+                ));
+            }
+        }
+        self.told.push(tool.clone());
+        Ok(())
+    }
+
+    /// The functions in a namespace are others with longer names.
+    fn add_namespace(&mut self, at: usize, space: &Value) -> Result<(), ApiError> {
+        let wrong = |why: &str| ApiError::invalid("tools", format!("tools[{at}]: {why}"));
+        let name = space["name"].as_str().ok_or_else(|| wrong("expected a name"))?;
+        let inside = space["tools"].as_array().ok_or_else(|| wrong("tools: expected a list"))?;
+        for tool in inside {
+            if tool["type"] != "function" {
+                return Err(wrong("tools: expected functions"));
+            }
+            let mut tool = function(tool, "parameters");
+            let own = tool["function"]["name"].as_str().unwrap_or_default();
+            tool["function"]["name"] = full_name(Some(&space["name"]), own).into();
+            self.functions.push(tool);
+        }
+        self.namespaces.push(name.to_owned());
+        Ok(())
+    }
+}
+
+/// As the model knows a function that may be in a namespace.
+pub(super) fn full_name(namespace: Option<&Value>, name: &str) -> String {
+    match namespace.and_then(Value::as_str) {
+        Some(namespace) if !name.is_empty() => format!("{namespace}.{name}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// In the chat's shape; what is wrong with it is found there.
+pub(super) fn choice(choice: &Value) -> Result<Value, ApiError> {
+    let named = |tool: &Value| {
+        let name = tool["name"].as_str().map(|name| full_name(tool.get("namespace"), name));
+        json!({"type": "function", "function": {"name": name}})
+    };
+    match choice["type"].as_str() {
+        Some("function") => Ok(named(choice)),
+        Some("allowed_tools") => {
+            let tools: Vec<Value> = choice["tools"].as_array().into_iter().flatten().map(named).collect();
+            Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": tools}}))
+        }
+        Some(other) => Err(ApiError::not_supported("tool_choice", &format!("a tool of type `{other}`"))),
+        None => Ok(choice.clone()),
+    }
+}
