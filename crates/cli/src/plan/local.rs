@@ -42,14 +42,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     };
     let mut base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
-    let waiting = Limits::waiting_bytes(base.memory) as u64;
-    base.beside_bytes = match args.planned_for {
-        PlannedFor::Batch => {
-            let prompts = Limits::prompt_bytes(job.requests.saturating_mul(job.input)) as u64;
-            waiting + queue_bytes(job.requests, 0).min(waiting) + prompts
-        }
-        PlannedFor::Serve => waiting + serve::client_bytes_by_default(base.memory),
-    };
+    base.beside_bytes = beside_bytes(args.planned_for, job, base.memory);
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     let room = args.engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
     if job.input + job.output > room {
@@ -69,7 +62,10 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let planner =
         Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed, resident_bytes };
     let told = Slow::told(SEARCHING);
-    let Some(found) = planner.search(rescored())? else { return Err(nothing(&planner, args.max_latency)) };
+    let Some(found) = planner.search(rescored())? else {
+        let beside = |memory| beside_bytes(args.planned_for, job, memory);
+        return Err(nothing(&planner, args.max_latency, &beside));
+    };
     let best = &found.scored[0];
     let more = planner.one_more_gib(&found)?;
     drop(told);
@@ -91,6 +87,18 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     tell::table(&opened.name, &found, job, more)?;
     [corrected, dollars].iter().flatten().try_for_each(|line| show!("{line}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What whoever runs the plan takes beside the engine, of so much memory.
+fn beside_bytes(planned_for: PlannedFor, job: Job, memory: u64) -> u64 {
+    let waiting = Limits::waiting_bytes(memory) as u64;
+    match planned_for {
+        PlannedFor::Batch => {
+            let prompts = Limits::prompt_bytes(job.requests.saturating_mul(job.input)) as u64;
+            waiting + queue_bytes(job.requests, 0).min(waiting) + prompts
+        }
+        PlannedFor::Serve => waiting + serve::client_bytes_by_default(memory),
+    }
 }
 
 /// Flags of machines of the papers, with what to write instead.
@@ -139,8 +147,8 @@ fn refuse_what_is_not_planned_by(args: &PlanArgs) -> Result<()> {
     }
 }
 
-/// Why there is no plan: what the least engine says, or the limit of time.
-fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
+/// Why there is no plan: what the least engine says, or the limit of time. More memory is also for more `beside` the engine.
+fn nothing(planner: &Planner<'_>, max_latency: Option<f64>, beside: &dyn Fn(u64) -> u64) -> anyhow::Error {
     let job = planner.job;
     let least = Candidate {
         schedule: if planner.base.blocks.stay() { Schedule::Continuous } else { Schedule::Zigzag },
@@ -152,8 +160,9 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
         homes: Homes::of(&planner.base),
     };
     let soonest = max_latency.and_then(|_| planner.soonest().ok().flatten());
-    match (engine::Planned::new(planner.checkpoint, planner.config(&least)), max_latency.zip(soonest)) {
-        (Err(why), _) => anyhow::Error::new(why).context("nothing fits"),
+    let fits = engine::Planned::new(planner.checkpoint, planner.config(&least)).map(drop);
+    match (fits.or_else(|why| planner.least_plan(why).map(drop)), max_latency.zip(soonest)) {
+        (Err(why), _) => anyhow::Error::new(why.with_more_beside(beside)).context("nothing fits"),
         (Ok(_), Some((limit, soonest))) => anyhow::anyhow!(
             "nothing is fast enough: a request of {} in and {} out takes {:.3} s at the least ({} at once, \
              {:.3} tokens/s), more than the {limit:?} s of --max-latency",

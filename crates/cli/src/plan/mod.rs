@@ -2,6 +2,7 @@
 
 mod candidate;
 mod emit;
+mod least;
 mod local;
 mod own;
 mod published;

@@ -154,7 +154,8 @@ fn choose_by<'a>(
         return Ok(Chosen { planned: first?, told: None });
     }
     let Some(costs) = costs(&config)? else {
-        return own_rule(opened, &config, args, first, "there is not even room to measure one layer");
+        let why = "there is not even room to measure one layer";
+        return own_rule(opened, (&config, args, work), first, why);
     };
     if !searched {
         return delegated(opened, config, work, costs.foresight());
@@ -176,18 +177,19 @@ fn choose_by<'a>(
         found = planner.search(rescored_for(work))?;
     }
     let Some(found) = found else {
-        return own_rule(
-            opened,
-            &planner.base,
-            args,
-            first,
-            "nothing that was tried has room for such requests",
-        );
+        let why = "nothing that was tried has room for such requests";
+        return own_rule(opened, (&planner.base, args, work), first, why);
     };
     let settled = |candidate: &Candidate| Planned::new(&opened.checkpoint, planner.config(candidate));
     let (planned, best) = match carried_out(&found.scored, settled) {
         Ok((planned, best)) => (planned, best.clone()),
-        Err(why) => planner.next_best(&found.others, settled)?.ok_or(why)?,
+        Err(_) => match planner.next_best(&found.others, settled)? {
+            Some(next) => next,
+            None => {
+                let why = "the process has grown beyond what was planned beside it";
+                return own_rule(opened, (&planner.base, args, work), first, why);
+            }
+        },
     };
     let told = Some(line(&best, work.job.sample(), &costs));
     Ok(Chosen { planned: planned.foreseen(costs.foresight().clone()), told })
@@ -209,25 +211,39 @@ fn roomier(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Vec<Eng
 }
 
 /// What the engine's own rule came to; where it found no room, what it comes to of the shortest steps and the fewest sequences that a
-/// search would try, if flags leave that open: so little is enough, and no less.
+/// search would try, if flags leave that open, and then what needs least of all that it would: so little is enough, and no less.
 fn own_rule<'a>(
     opened: &'a Opened,
-    config: &EngineConfig,
-    args: &EngineArgs,
+    (base, args, work): (&EngineConfig, &EngineArgs, Work),
     first: Result<Planned<'a>, TooSmall>,
     why: &str,
 ) -> Result<Chosen<'a>> {
-    let (fixed, told) = (Fixed::of(args), format!("plan: none, as {why}: the engine's own rule decides"));
-    if first.is_ok() || fixed.step_tokens.is_some() {
-        return Ok(Chosen { planned: first?, told: Some(told) });
+    let fixed = Fixed::of(args);
+    let told = format!("plan: none, as {why}: the engine's own rule decides");
+    let mut refused = match first {
+        Ok(planned) => return Ok(Chosen { planned, told: Some(told) }),
+        Err(why) => why,
+    };
+    let of = |steps: usize, seqs: usize| format!("by steps of {steps} tokens of {seqs} sequences at most");
+    if fixed.step_tokens.is_none() {
+        let max_num_seqs = base.max_num_seqs.min(if fixed.at_once() > 0 { usize::MAX } else { FEW });
+        let max_num_batched_tokens = STEP_TOKENS[0].max(max_num_seqs).min(base.max_num_batched_tokens);
+        let short = EngineConfig { max_num_seqs, max_num_batched_tokens, ..base.clone() };
+        match Planned::new(&opened.checkpoint, short) {
+            Ok(planned) => {
+                let told = format!("{told}, {}", of(max_num_batched_tokens, max_num_seqs));
+                return Ok(Chosen { planned, told: Some(told) });
+            }
+            Err(why) => refused = why,
+        }
     }
-    let max_num_seqs = config.max_num_seqs.min(if fixed.at_once() > 0 { usize::MAX } else { FEW });
-    let max_num_batched_tokens = STEP_TOKENS[0].max(max_num_seqs).min(config.max_num_batched_tokens);
-    let short = EngineConfig { max_num_seqs, max_num_batched_tokens, ..config.clone() };
-    let planned = Planned::new(&opened.checkpoint, short)?;
-    let told =
-        format!("{told}, by steps of {max_num_batched_tokens} tokens of {max_num_seqs} sequences at most");
-    Ok(Chosen { planned, told: Some(told) })
+    let (tables, resident_bytes) = (&Tables::default(), memory::needed_bytes());
+    let (checkpoint, base, job) = (&opened.checkpoint, base.clone(), work.job);
+    let planner = Planner { checkpoint, base, job, tables, fixed, resident_bytes };
+    let least = planner.least_plan(refused)?;
+    let (kv, steps) = (shares(least.homes.kv), of(least.step_tokens, least.seqs(planner.job)));
+    let planned = Planned::new(&opened.checkpoint, planner.config(&least))?;
+    Ok(Chosen { planned, told: Some(format!("{told}, KV {kv}, {steps}")) })
 }
 
 /// The engine of the best plan that fits. They were compared beside a smaller process: measuring and searching leave traces.

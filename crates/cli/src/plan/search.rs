@@ -25,7 +25,7 @@ pub(crate) const SEARCHING: &str = "trying plans in virtual time";
 const AS_FAST: f64 = 0.99;
 /// Of the weights only what must be on the device is there: how much room there is beside them. Where that is too little for
 /// one sequence, its KV is elsewhere.
-const LEAST: [Placement; 3] = [
+pub(super) const LEAST: [Placement; 3] = [
     Placement { weights: Split::ON_DISK, ..Placement::RESIDENT },
     Placement { weights: Split::ON_DISK, kv: Split::ON_HOST, ..Placement::RESIDENT },
     Placement { weights: Split::ON_DISK, kv: Split::ON_DISK, ..Placement::RESIDENT },
@@ -238,7 +238,7 @@ impl Planner<'_> {
 
     /// Blocks of the programme, and all requests at once, in every way that flags allow; `away`: where most is, if the device has
     /// no room for a sequence's KV.
-    fn candidates(&self, placed: &[Placed], away: Option<Homes>) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, placed: &[Placed], away: Option<Homes>) -> Vec<Candidate> {
         let alone = |seqs: usize| BlockSize { batch_size: seqs as u32, num_batches: 1 };
         let most = self.most_seqs();
         let mut own: Vec<BlockSize> =
@@ -324,7 +324,7 @@ impl Planner<'_> {
     }
 
     /// Whether flags leave open what lives where.
-    fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         self.base.offload.share == WeightShare::Fitting && self.base.blocks.stay()
     }
 
@@ -353,21 +353,29 @@ impl Planner<'_> {
         steps
     }
 
-    /// One sequence, with the least on the device that it can do with; nothing if it has no room at all.
+    /// One sequence, with the least on the device that it can do with, by the shortest steps if need be; nothing if it has no room
+    /// at all.
     fn least(&self) -> Option<(Homes, Planned<'_>)> {
+        let usual = self.fixed.step_tokens.unwrap_or(512).max(1);
+        let shorter = self.steps(1).into_iter().filter(|&tokens| tokens < usual);
+        std::iter::once(usual).chain(shorter).find_map(|step_tokens| self.least_by(step_tokens))
+    }
+
+    fn least_by(&self, step_tokens: usize) -> Option<(Homes, Planned<'_>)> {
         let choices = if self.is_free() { LEAST.len() } else { 1 };
         LEAST[..choices].iter().find_map(|&placement| {
             let homes = Homes::exactly(placement);
-            let candidate = Candidate {
+            let candidate = |&delegate: &Delegate| Candidate {
                 schedule: if homes.stay() { Schedule::Continuous } else { Schedule::Zigzag },
                 batch_size: 1,
                 num_batches: 1,
                 at_most: 1,
-                step_tokens: self.fixed.step_tokens.unwrap_or(512).max(1),
-                delegate: Delegate::Host,
+                step_tokens,
+                delegate,
                 homes,
             };
-            self.planned(self.config(&candidate)).ok().map(|planned| (homes, planned))
+            let mut all = self.delegates(homes).iter().map(candidate);
+            all.find_map(|it| Some((homes, self.planned(self.config(&it)).ok()?)))
         })
     }
 

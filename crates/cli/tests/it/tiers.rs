@@ -226,3 +226,43 @@ fn memory_that_a_refusal_names_is_enough() {
     let named = named.unwrap_or_else(|| panic!("no memory is named: {}", refused.err)).replace(' ', "");
     assert_eq!(answer(&folder, &["--memory", &named]).fine(), answer(&folder, &[]).fine(), "{named}");
 }
+
+/// KV may live on the drive, where nothing needs memory for it but what it passes through.
+#[test]
+fn memory_that_a_server_is_told_to_need_is_enough_and_less_is_not() {
+    let (folder, model) = (Folder::new(), Folder::copy_of("llama"));
+    let config = model.read("config.json").replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 24");
+    model.write("config.json", config);
+    let mut config = model.json("config.json");
+    config["max_position_embeddings"] = 16384.into();
+    model.write("config.json", config.to_string());
+    let (whole, packed, cache) = (model.whole(), folder.name("packed"), folder.name("cache"));
+    let flags = [
+        "--load-format",
+        "dummy",
+        "--offload-dir",
+        &packed,
+        "--max-num-seqs",
+        "1",
+        "--max-model-len",
+        "16384",
+    ];
+    let refused = |memory: &str| {
+        let args = [&["serve", &whole, "--port", "0", "--memory", memory], &flags[..]].concat();
+        let ran = Ran::of(command(&args).env("BALLAST_CACHE", &cache).output().expect("the binary starts"));
+        let told = ran.err.clone();
+        ran.refused(1, &["Raise --memory to at least "]);
+        told
+    };
+    let told = refused("40MiB");
+    assert!(told.contains("slots for KV on the drive"), "{told}");
+    let named = told.split("Raise --memory to at least ").nth(1).and_then(|rest| rest.split(" MiB").next());
+    let named: f64 = named.and_then(|mib| mib.parse().ok()).unwrap_or_else(|| panic!("{told}"));
+    // Of what is named the last is for measuring, which may take less.
+    let told = refused(&format!("{}MiB", named - 10.0));
+    assert!(told.contains("slots for KV on the drive"), "{told}");
+    let named = format!("{named}MiB");
+    let args = [&[&*whole, "--memory", &named], &flags[..]].concat();
+    let log = Serving::start_with(&args, &[("BALLAST_CACHE", &cache)]).end();
+    assert!(log.contains("KV and activations on the drive"), "{log}");
+}

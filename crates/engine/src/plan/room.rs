@@ -289,6 +289,7 @@ impl<'a> Room<'a> {
                 kv: host + device - none.host - none.device,
                 process: self.least_process_bytes(),
                 tokens,
+                on_drive: self.config.blocks.kv == Split::ON_DISK,
                 streamed: weights.streamed > 0,
             },
             Budget::Carved { device: limit, .. } | Budget::Apart { device: limit, .. } => {

@@ -13,14 +13,16 @@ const MEASURING_BYTES: u64 = 8 << 20;
 pub enum TooSmall {
     /// Not even one sequence of the length asked for.
     #[error(
-        "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {} {}, \
-         the process itself {}. Raise --memory to at least {}, lower --max-model-len or \
-         --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
+        "this needs {} and may take {}: weights {}, activations {}, {} {}, the process itself {}. Raise --memory to at least {}, \
+         lower --max-model-len or --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
         at_least(need),
         size(limit),
         size(weights),
         size(work),
-        counted(*tokens, "token"),
+        match on_drive {
+            true => "slots for KV on the drive".into(),
+            false => format!("KV for one sequence of {}", counted(*tokens, "token")),
+        },
         size(kv),
         size(process),
         at_least(&(need + MEASURING_BYTES)),
@@ -35,12 +37,14 @@ pub enum TooSmall {
         weights: u64,
         /// Bytes of activations.
         work: u64,
-        /// Bytes of KV of the shortest sequence.
+        /// Bytes of KV of the shortest sequence, or of the slots that it passes through.
         kv: u64,
         /// Bytes of the process.
         process: u64,
         /// Tokens of that sequence.
         tokens: usize,
+        /// Whether its KV is on the drive.
+        on_drive: bool,
         /// Whether `weights` are only those that cannot be streamed, and the slots.
         streamed: bool,
     },
@@ -202,17 +206,51 @@ impl TooSmall {
     pub fn with_more_beside(self, beside: &dyn Fn(u64) -> u64) -> TooSmall {
         let more = |why: Box<TooSmall>| Box::new(why.with_more_beside(beside));
         match self {
-            TooSmall::Memory { need, limit, weights, work, kv, process, tokens, streamed } => {
+            TooSmall::Memory { need, limit, weights, work, kv, process, tokens, on_drive, streamed } => {
                 let (others, mut enough) = (need.saturating_sub(beside(limit)), need);
                 while others + beside(enough + MEASURING_BYTES) > enough {
                     enough = others + beside(enough + MEASURING_BYTES);
                 }
                 let process = process + (enough - need);
-                TooSmall::Memory { need: enough, limit, weights, work, kv, process, tokens, streamed }
+                TooSmall::Memory {
+                    need: enough,
+                    limit,
+                    weights,
+                    work,
+                    kv,
+                    process,
+                    tokens,
+                    on_drive,
+                    streamed,
+                }
             }
             TooSmall::Shares { why, nearest } => TooSmall::Shares { why: more(why), nearest },
             TooSmall::Limits { why, nearest } => TooSmall::Limits { why: more(why), nearest },
             other => other,
+        }
+    }
+
+    /// The same, or the `other` way of doing it where that needs less of the same memory: so much is enough then, and no less.
+    pub fn or_less(self, other: TooSmall) -> TooSmall {
+        match self {
+            TooSmall::Shares { why, nearest } => {
+                TooSmall::Shares { why: Box::new(why.or_less(other)), nearest }
+            }
+            TooSmall::Limits { why, nearest } => {
+                TooSmall::Limits { why: Box::new(why.or_less(other)), nearest }
+            }
+            this if other.needs_less_than(&this) => other,
+            this => this,
+        }
+    }
+
+    fn needs_less_than(&self, other: &TooSmall) -> bool {
+        use TooSmall::{Device, Host, Memory};
+        match (self, other) {
+            (Memory { need: this, .. }, Memory { need, .. })
+            | (Device { need: this, .. }, Device { need, .. })
+            | (Host { need: this, .. }, Host { need, .. }) => this < need,
+            _ => false,
         }
     }
 
@@ -240,6 +278,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_two_ways_the_one_that_needs_less_of_the_same_is_told() {
+        let device = |need| TooSmall::Device { need, limit: 1, weights: 1, work: 1, kv: 1, tokens: 1 };
+        let host = TooSmall::Host { need: 1, limit: 0, weights: 0, kv: 0, process: 1, carved: false };
+        let needs = |first: TooSmall, other: TooSmall| first.or_less(other).lacks().clone();
+        assert_eq!(needs(device(3), device(2)), device(2));
+        assert_eq!(needs(device(2), device(3)), device(2));
+        assert_eq!(needs(device(3), host), device(3), "of another memory");
+        let nearest = Smaller { max_num_batched_tokens: Some(64), max_model_len: None };
+        let limits = |why| TooSmall::Limits { why: Box::new(why), nearest };
+        assert_eq!(
+            limits(device(3)).or_less(device(2)),
+            limits(device(2)),
+            "what fits in its place fits still"
+        );
+    }
+
+    #[test]
     fn memory_that_is_told_to_be_enough_is_enough_for_more_beside() {
         const MIB: u64 = 1 << 20;
         // A quarter of all memory, 40 MiB at the most; 100 MiB are needed beside that.
@@ -247,8 +302,17 @@ mod tests {
         for limit in [20 * MIB, 120 * MIB] {
             let need = 100 * MIB + beside(limit);
             let (weights, work, kv, process) = (90 * MIB, 5 * MIB, 5 * MIB, beside(limit));
-            let told =
-                TooSmall::Memory { need, limit, weights, work, kv, process, tokens: 16, streamed: false };
+            let told = TooSmall::Memory {
+                need,
+                limit,
+                weights,
+                work,
+                kv,
+                process,
+                tokens: 16,
+                on_drive: false,
+                streamed: false,
+            };
             let TooSmall::Memory { need, process, .. } = told.with_more_beside(&beside) else {
                 unreachable!("the same")
             };

@@ -124,6 +124,7 @@ impl Parts {
             kv: (self.blueprint.layers.len() * self.kv_bytes) as u64,
             process: (self.rope_bytes + MARGIN) as u64,
             tokens: self.blocks * BLOCK_TOKENS,
+            on_drive: false,
             streamed: false,
         }
     }

@@ -324,6 +324,37 @@ fn a_sequence_whose_kv_the_device_has_no_room_for_has_it_elsewhere() {
     }
 }
 
+/// Without costs, too: the shortest steps, and KV where the device needs least for it.
+#[test]
+fn what_a_device_is_told_to_need_is_enough_and_less_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let job = (4, 440, 8);
+    let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+    for (more, work) in [
+        ("", Work::exactly(4, 440, 8)),
+        ("--max-num-seqs 4", Work::likely(4, (440, 8), 448, Ends::Open)),
+        ("--max-num-batched-tokens 24", Work::likely(4, (440, 8), 448, Ends::Known)),
+    ] {
+        let chosen_by = |device: u64, tables: Option<Tables>| {
+            let told = format!("--memory 1GiB --offload-dir {model} --device-memory {device} {more}");
+            let args = bench(&model, &flags(&told));
+            let costs = |_: &EngineConfig| Ok(tables.clone().map(|tables| Costs::Profile(tables.into())));
+            choose_by(&opened, settings(&args, job), &args, work, &costs)
+        };
+        let chosen = |device| chosen_by(device, None);
+        let why = chosen(64 << 10).err().unwrap().downcast::<TooSmall>().unwrap();
+        let &TooSmall::Device { need, kv, .. } = why.lacks() else { panic!("{why}") };
+        let fits = chosen(need).unwrap_or_else(|why| panic!("{need}: {why}"));
+        let (hold, told) = (fits.planned.hold(), fits.told.unwrap());
+        assert!(hold.kv_blocks == 0 && hold.host_kv_bytes > kv, "{hold}");
+        assert!(told.contains("the engine's own rule decides, KV 100 % host, by steps of "), "{told}");
+        let searched = chosen_by(need, Some(machine(1e-8, 1e-8, 1e-9))).unwrap();
+        assert!(searched.told.unwrap().starts_with("plan: weights "));
+        assert!(chosen(need - 1).is_err(), "{need}");
+    }
+}
+
 /// A model of which every pass reads a part again answers one person slowly.
 #[test]
 fn weights_make_room_for_a_crowd_that_somebody_told_of() {
