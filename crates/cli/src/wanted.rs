@@ -1,7 +1,9 @@
 //! An engine that is wanted: planned, announced and loaded.
 
 use anyhow::{Error, Result};
-use engine::{Engine, EngineConfig, Offload, Planned, StartError, TooSmall, counted, drive_room, size};
+use engine::{
+    Engine, EngineConfig, Offload, Planned, StartError, TooSmall, counted, drive_room, memory, size,
+};
 use kernels::drive::is_memory;
 use model::Error::TooVaried;
 use model::decoder::{LoadError, WeightsAs};
@@ -59,7 +61,8 @@ impl<'a> Wanted<'a> {
         };
         if self.voice == Voice::Normal {
             announce(opened, &chosen.planned)?;
-            chosen.told.iter().for_each(|told| note!("{told}"));
+            let before = chosen.told.as_ref().and_then(|_| before(&chosen.planned));
+            chosen.told.iter().chain(&before).for_each(|told| note!("{told}"));
             beside_the_point::told(args, &chosen.planned).iter().for_each(|told| note!("{told}"));
         }
         Ok(chosen)
@@ -113,6 +116,13 @@ fn announce(opened: &Opened, planned: &Planned<'_>) -> Result<()> {
         note!("packed weights: {} in {}", size(&planned.hold().disk_bytes), folder.display());
     }
     Ok(())
+}
+
+/// What the process took while costs were measured, where the engine takes less: whoever watches it has seen that.
+fn before(planned: &Planned<'_>) -> Option<String> {
+    let (peak, announced) = (memory::peak_resident_bytes(), planned.hold().total_bytes());
+    (peak > announced)
+        .then(|| format!("memory: {} while costs were measured, less from here on", size(&peak)))
 }
 
 fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {

@@ -266,3 +266,20 @@ fn memory_that_a_server_is_told_to_need_is_enough_and_less_is_not() {
     let log = Serving::start_with(&args, &[("BALLAST_CACHE", &cache)]).end();
     assert!(log.contains("KV and activations on the drive"), "{log}");
 }
+
+/// Never more than there may be, and more than is announced here.
+#[test]
+fn what_measuring_took_is_told_where_the_engine_takes_less() {
+    let (folder, model) = (Folder::new(), golden("llama"));
+    let cache = folder.name("cache");
+    let bench =
+        ["bench", "throughput", &model, "--num-prompts", "2", "--input-len", "8", "--output-len", "2"];
+    let args =
+        [&bench[..], &["--reps", "1", "--memory", "1GiB", "--percent", "100", "0", "0", "100", "100", "0"]];
+    let told = || {
+        let ran = command(&args.concat()).env("BALLAST_CACHE", &cache).output().expect("the binary starts");
+        assert!(ran.status.success());
+        String::from_utf8_lossy(&ran.stderr).contains(" while costs were measured, less from here on")
+    };
+    assert_eq!([told(), told()], [true, false], "measured once");
+}
