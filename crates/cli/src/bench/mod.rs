@@ -1,6 +1,7 @@
 //! `ballast bench`: figures of this machine and this model.
 
 mod ablation;
+mod bed;
 mod child;
 mod disk;
 mod foretold;

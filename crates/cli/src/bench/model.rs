@@ -2,25 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{Result, bail};
-use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory, queue_bytes};
-use model::sampling::SamplingParams;
-use policy::sched::BlockConfig;
+use anyhow::Result;
+use engine::{Counts, Engine, Hold, Streamed, counted, memory};
 use serde::Serialize;
 use spec::Op;
 
+use super::bed::{Bench, Extent, Timed};
 use super::report::median;
-use crate::args::{BenchArgs, LatencyArgs, ScheduleName, ThroughputArgs, typed};
-use crate::console::{note, show};
-use crate::display::Voice;
-use crate::lanes::LanesFile;
-use crate::loaded;
-use crate::output_file::{JsonReport, apart};
-use crate::plan::Work;
-use crate::resolve::{Needs, engine_config};
-use crate::wanted::{Loaded, Wanted};
+use crate::args::{LatencyArgs, ScheduleName, ThroughputArgs};
+use crate::console::{EXIT_CTRL_C, even_unread, note, show};
+use crate::output_file::JsonReport;
+use crate::stop::Stop;
 
 /// Figures of `bench throughput`. Times are medians over the repetitions.
 #[derive(Serialize)]
@@ -61,6 +54,22 @@ struct Throughput {
     /// Weights that were copied from the host to the device; absent where none live there.
     #[serde(skip_serializing_if = "Option::is_none")]
     copied: Option<Copying>,
+    /// Somebody stopped it: times are of the repetitions that had ended by then, or of a part of the first.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    interrupted: bool,
+}
+
+/// What an engine has counted.
+struct Counted {
+    counts: Counts,
+    streamed: Streamed,
+    copied: Streamed,
+}
+
+impl Counted {
+    fn by(engine: &Engine) -> Counted {
+        Counted { counts: engine.counts(), streamed: engine.streamed(), copied: engine.copied() }
+    }
 }
 
 /// What streaming did.
@@ -76,8 +85,7 @@ struct Streaming {
 }
 
 impl Streaming {
-    fn of(engine: &Engine, before: Streamed, seconds: f64) -> Option<Streaming> {
-        let (hold, now) = (engine.hold(), engine.streamed());
+    fn of(hold: &Hold, before: Streamed, now: Streamed, seconds: f64) -> Option<Streaming> {
         let (bytes, busy_ns) = (now.bytes - before.bytes, now.busy_ns - before.busy_ns);
         (hold.disk_bytes > 0).then(|| Streaming {
             resident_weight_bytes: hold.weight_bytes,
@@ -102,8 +110,7 @@ struct Copying {
 }
 
 impl Copying {
-    fn of(engine: &Engine, before: Streamed, seconds: f64) -> Option<Copying> {
-        let (hold, now) = (engine.hold(), engine.copied());
+    fn of(hold: &Hold, before: Streamed, now: Streamed, seconds: f64) -> Option<Copying> {
         let (bytes, busy_ns) = (now.bytes - before.bytes, now.busy_ns - before.busy_ns);
         (hold.copied_bytes > 0).then(|| Copying {
             host_weight_bytes: hold.host_weight_bytes,
@@ -139,6 +146,9 @@ struct Latency {
     /// What the device did otherwise than is fastest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     remarks: Vec<String>,
+    /// Somebody stopped it: times are of what had ended by then, null where nothing had.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    interrupted: bool,
 }
 
 /// What each kind of op took in a run, on average.
@@ -147,24 +157,28 @@ fn op_seconds(before: &Counts, after: &Counts, runs: usize) -> BTreeMap<&'static
     Op::KINDS.into_iter().zip(spent.map(|ns| ns as f64 / 1e9 / runs.max(1) as f64)).collect()
 }
 
-/// One run: how long until every request had its first token, and until all were done.
-struct Timed {
-    first: f64,
-    whole: f64,
-    gap: f64,
-}
-
 pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     let ThroughputArgs { model, num_prompts, input_len, output_len, common } = args;
     let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, num_prompts, input_len, output_len)?;
-    let (read, copied, before) = (bench.engine.streamed(), bench.engine.copied(), bench.engine.counts());
-    let runs: Vec<Timed> =
-        (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
+    let (stop, before) = (Stop::heard()?, Counted::by(&bench.engine));
+    let (mut runs, mut after) = (Vec::<Timed>::new(), Counted::by(&bench.engine));
+    let mut interrupted = false;
+    while runs.len() < common.reps && !interrupted {
+        let run = bench.run(num_prompts, input_len, output_len, &stop)?;
+        // A part of one says something where none is whole.
+        if run.extent == Extent::Whole || runs.is_empty() {
+            after = Counted::by(&bench.engine);
+            runs.push(run);
+        }
+        interrupted = stop.is_wanted() && (runs.len() < common.reps || runs[0].extent == Extent::Part);
+    }
     let of = |f: fn(&Timed) -> f64| median(&runs.iter().map(f).collect::<Vec<_>>());
     let (seconds, first) = (of(|r| r.whole), of(|r| r.first));
     let all = runs.iter().map(|r| r.whole).sum();
-    let (prompts, generated) = ((num_prompts * input_len) as f64, (num_prompts * output_len) as f64);
+    let Timed { began, ended, tokens, .. } = runs[0];
+    let (prompts, generated) = ((began * input_len) as f64, tokens as f64);
+    let hold = *bench.engine.hold();
     let report = Throughput {
         model: bench.name.clone(),
         weights: bench.weights.clone(),
@@ -179,21 +193,25 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         num_batches: bench.blocks.batches,
         seconds,
         seconds_all: runs.iter().map(|r| r.whole).collect(),
-        requests_per_s: num_prompts as f64 / seconds,
+        requests_per_s: ended as f64 / seconds,
         prefill_tokens_per_s: prompts / first,
         generated_tokens_per_s: generated / seconds,
         total_tokens_per_s: (prompts + generated) / seconds,
         gap_fraction: of(|r| r.gap),
-        op_seconds: op_seconds(&before, &bench.engine.counts(), common.reps),
+        op_seconds: op_seconds(&before.counts, &after.counts, runs.len()),
         peak_rss_bytes: memory::peak_resident_bytes(),
-        planned_bytes: bench.engine.hold().total_bytes(),
-        streamed: Streaming::of(&bench.engine, read, all),
+        planned_bytes: hold.total_bytes(),
+        streamed: Streaming::of(&hold, before.streamed, after.streamed, all),
         remarks: bench.remarks(),
-        copied: Copying::of(&bench.engine, copied, all),
+        copied: Copying::of(&hold, before.copied, after.copied, all),
+        interrupted,
     };
-    bench.end()?;
+    let exit = end(bench, interrupted.then(|| told(&runs, common.reps, num_prompts)))?;
     json.write(&report)?;
-    show!(
+    if tokens == 0 {
+        return Ok(exit);
+    }
+    let shown = show!(
         "{}, {input_len} in, {output_len} out: {seconds:.2} s, {:.1} generated tokens/s, \
          {:.1} total tokens/s, prefill {:.0} tokens/s, {:.1} % between steps, peak {}",
         counted(num_prompts, "request"),
@@ -202,26 +220,57 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         report.prefill_tokens_per_s,
         100.0 * report.gap_fraction,
         engine::size(&report.peak_rss_bytes)
-    )?;
-    Ok(ExitCode::SUCCESS)
+    );
+    even_unread(shown)?;
+    Ok(exit)
+}
+
+/// How far a benchmark came that was stopped.
+fn told(runs: &[Timed], reps: usize, requests: usize) -> String {
+    let whole = runs.iter().filter(|run| run.extent == Extent::Whole).count();
+    let told = format!("interrupted: {whole} of {} had ended by then", counted(reps, "repetition"));
+    match runs {
+        [run] if whole == 0 => {
+            format!("{told}; of the first, {} of {} had", run.ended, counted(requests, "request"))
+        }
+        _ => told,
+    }
+}
+
+/// Ends a benchmark; `stopped` is told where somebody stopped it.
+fn end(bench: Bench, stopped: Option<String>) -> Result<ExitCode> {
+    let Some(told) = stopped else { return bench.end().map(|()| ExitCode::SUCCESS) };
+    note!("{told}");
+    bench.end_soon()?;
+    Ok(ExitCode::from(EXIT_CTRL_C))
 }
 
 pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
     let LatencyArgs { model, batch, input_len, output_len, common } = args;
     let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, batch, input_len, output_len)?;
+    let stop = Stop::heard()?;
     let (mut prefills, mut wholes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..common.reps {
-        let prefill = bench.run(batch, input_len, 1)?.whole;
-        prefills.push(prefill);
+    let mut reps = 0;
+    while reps < common.reps && !stop.is_wanted() {
+        let prefill = bench.run(batch, input_len, 1, &stop)?;
+        if prefill.extent == Extent::Part {
+            break;
+        }
+        prefills.push(prefill.whole);
         if output_len > 1 {
-            let Timed { first, whole, .. } = bench.run(batch, input_len, output_len)?;
-            wholes.push(whole);
+            let run = bench.run(batch, input_len, output_len, &stop)?;
+            if run.extent == Extent::Part {
+                break;
+            }
+            wholes.push(run.whole);
             // What follows the last first token is the least that decoding can have taken, however slow the run without
             // it was.
-            steps.push((whole - prefill).max(whole - first));
+            steps.push((run.whole - prefill.whole).max(run.whole - run.first));
         }
+        reps += 1;
     }
+    let interrupted = reps < common.reps;
     let prefill = median(&prefills);
     let report = Latency {
         model: bench.name.clone(),
@@ -233,157 +282,33 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
         input_len,
         output_len,
         ttft_ms: prefill * 1e3,
-        decode_tokens_per_s: (output_len > 1).then(|| (batch * (output_len - 1)) as f64 / median(&steps)),
+        decode_tokens_per_s: (!steps.is_empty()).then(|| (batch * (output_len - 1)) as f64 / median(&steps)),
         prefill_tokens_per_s: (batch * input_len) as f64 / prefill,
         prefill_seconds_all: prefills,
         seconds_all: wholes,
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
         remarks: bench.remarks(),
+        interrupted,
     };
-    bench.end()?;
+    let told = || format!("interrupted: {reps} of {} had ended by then", counted(common.reps, "repetition"));
+    let exit = end(bench, interrupted.then(told))?;
     json.write(&report)?;
-    let no_decode = || ", no decode (--output-len 1 is the first token alone)".to_string();
+    if report.prefill_seconds_all.is_empty() {
+        return Ok(exit);
+    }
+    let no_decode = || match output_len {
+        1 => ", no decode (--output-len 1 is the first token alone)".to_string(),
+        _ => ", decode not measured by then".to_string(),
+    };
     let decode =
         report.decode_tokens_per_s.map_or_else(no_decode, |rate| format!(", decode {rate:.1} tokens/s"));
-    show!(
+    let shown = show!(
         "batch {batch}, {input_len} in, {output_len} out: first token after {:.1} ms ({:.0} tokens/s){decode}, peak {}",
         report.ttft_ms,
         report.prefill_tokens_per_s,
         engine::size(&report.peak_rss_bytes)
-    )?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A model that is loaded, and prompts that it has not seen.
-pub(super) struct Bench {
-    pub(super) engine: Engine,
-    pub(super) prompts: Prompts,
-    pub(super) name: String,
-    pub(super) weights: String,
-    pub(super) formats: String,
-    pub(super) threads: usize,
-    isa: String,
-    blocks: BlockConfig,
-    lanes: LanesFile,
-}
-
-impl Bench {
-    /// Loads the model with room for the whole workload (or as much as memory allows), and warms up.
-    pub(super) fn start(
-        name: &str,
-        args: &BenchArgs,
-        requests: usize,
-        input: usize,
-        output: usize,
-    ) -> Result<Bench> {
-        let needs = Needs::of_requests(&args.engine, requests, input, output);
-        apart([args.json.as_deref(), args.lanes.path(), args.engine.record.as_deref()])?;
-        let lanes = args.lanes.open()?;
-        let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
-        // All of them are handed in at once.
-        config.beside_bytes = queue_bytes(requests, requests.saturating_mul(input));
-        let (threads, isa) = (config.threads, config.isa.to_string());
-        args.engine.note_conversations();
-        let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
-        let work = Work::exactly(requests, input, output);
-        let wanted =
-            Wanted { opened: &opened, config, args: &args.engine, work: Some(work), voice: Voice::Normal };
-        let planned = wanted.plan()?.planned;
-        let max = planned.hold().max_model_len;
-        if input + output > max {
-            bail!(
-                "{} in and {output} out are more than this model has room for, {max}: ask for fewer",
-                counted(input, "token")
-            );
-        }
-        let Loaded { engine, weights, formats, blocks } = wanted.load(planned)?;
-        let weights = typed(args.engine.weights.as_kept(weights));
-        let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
-        let mut bench =
-            Bench { engine, prompts, name: name.to_string(), weights, formats, threads, isa, blocks, lanes };
-        bench.run(requests.min(4), input.min(64), output.min(4))?;
-        Ok(bench)
-    }
-
-    /// What the device did otherwise than is fastest, told and to be written down.
-    fn remarks(&self) -> Vec<String> {
-        let remarks = self.engine.remarks();
-        remarks.iter().for_each(|remark| note!("{remark}"));
-        remarks
-    }
-
-    pub(super) fn end(self) -> Result<()> {
-        self.lanes.end(self.engine)
-    }
-
-    fn run(&mut self, requests: usize, input: usize, output: usize) -> Result<Timed> {
-        let params =
-            SamplingParams { max_tokens: Some(output as u32), ignore_eos: true, ..SamplingParams::greedy() };
-        let requests: Vec<Request> = (0..requests)
-            .map(|_| Request { prompt: self.prompts.next(input), params: params.clone(), seed: 0, salt: 0 })
-            .collect();
-        let busy_before = self.engine.counts().busy_ns;
-        let begin = Instant::now();
-        let tickets: Vec<Ticket> =
-            requests.into_iter().map(|request| self.engine.submit(request)).collect::<Result<_, _>>()?;
-        let mut first = 0f64;
-        for ticket in &tickets {
-            first = first.max(finish(ticket, begin, output)?);
-        }
-        let whole = begin.elapsed().as_secs_f64();
-        self.rest()?;
-        let busy = (self.engine.counts().busy_ns - busy_before) as f64 / 1e9;
-        Ok(Timed { first, whole, gap: (1.0 - busy / whole).max(0.0) })
-    }
-
-    /// Waits until the last step is counted: its tokens come a moment before.
-    fn rest(&self) -> Result<()> {
-        while self.engine.counts().running > 0 {
-            self.engine.alive()?;
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-}
-
-/// Waits for a request's end; says when its first token was seen.
-pub(super) fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f64> {
-    let (mut first, mut tokens) = (None, 0);
-    for event in &ticket.events {
-        match event {
-            Event::Token(token) => {
-                tokens += 1;
-                first.get_or_insert((token.at - begin).as_secs_f64());
-            }
-            Event::Failed(why) => bail!(why),
-            Event::Finished(_) => break,
-            Event::Began(_) | Event::Prompt(..) => {}
-        }
-    }
-    if tokens != wanted {
-        bail!("a request gave {} instead of {wanted}: the engine ended early", counted(tokens, "token"));
-    }
-    Ok(first.unwrap_or_default())
-}
-
-/// Random prompts, none twice (so that no prefix is reused), the same in every run of the command.
-pub(super) struct Prompts {
-    state: u64,
-    vocab: u64,
-}
-
-impl Prompts {
-    pub(super) fn next(&mut self, len: usize) -> Vec<u32> {
-        (0..len).map(|_| self.token()).collect()
-    }
-
-    /// SplitMix64 (Steele, Lea, Flood, 2014).
-    fn token(&mut self) -> u32 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % self.vocab) as u32
-    }
+    );
+    even_unread(shown)?;
+    Ok(exit)
 }

@@ -8,7 +8,7 @@ use engine::{Counts, counted};
 use model::sampling::SamplingParams;
 use serde::Serialize;
 
-use super::model::{Bench, finish};
+use super::bed::{Bench, finish};
 use super::report::median;
 use crate::args::PrefixArgs;
 use crate::console::{Misuse, show};

@@ -120,6 +120,55 @@ fn an_evaluation_that_is_interrupted_tells_what_was_scored() {
     assert!(told.contains("interrupted: ") && told.contains(" had been scored by then"), "{told}");
 }
 
+/// What a benchmark told that was interrupted on its way, and its report.
+fn interrupted_bench(args: &[&str]) -> (String, serde_json::Value) {
+    let folder = Folder::new();
+    // What is run before anything is measured fills little of it.
+    let record = Unread::with_room(&folder, 64 << 10);
+    let (json, model) = (folder.name("report.json"), golden("llama"));
+    let beside = ["--json", &json, "--record", &record.name];
+    let mut child = command(&[&["bench", args[0], &model], &args[1..], &beside].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    record.fill(&mut child);
+    kill("-INT", &child);
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains("interrupted: "), "{told}");
+    let report = folder.json("report.json");
+    assert_eq!(report["interrupted"], true);
+    (told.to_string() + &String::from_utf8_lossy(&ended.stdout), report)
+}
+
+#[test]
+fn benchmarks_that_are_interrupted_tell_what_was_measured() {
+    let short = ["--input-len", "8", "--output-len", "4", "--reps", "100000"];
+    let all = |report: &serde_json::Value, key: &str| report[key].as_array().expect("a list").len();
+    let (told, report) = interrupted_bench(&[&["latency", "--batch", "1"], &short[..]].concat());
+    assert!(told.contains("first token after ") && told.contains(", decode "), "{told}");
+    assert!(all(&report, "prefill_seconds_all") >= all(&report, "seconds_all"), "{report}");
+    assert!(report["ttft_ms"].as_f64().expect("a number") > 0.0);
+    let (told, report) = interrupted_bench(&[&["throughput", "--num-prompts", "2"], &short[..]].concat());
+    assert!(told.contains(" of 100000 repetitions had ended by then") && told.contains("generated tokens/s"));
+    assert!(all(&report, "seconds_all") > 0 && report["generated_tokens_per_s"].as_f64().expect("one") > 0.0);
+}
+
+/// Of the only run a part was.
+#[test]
+fn a_part_of_a_run_tells_something_where_none_is_whole() {
+    let long =
+        ["throughput", "--num-prompts", "64", "--input-len", "8", "--output-len", "400", "--reps", "1"];
+    let (told, report) = interrupted_bench(&[&long[..], &["--max-num-seqs", "4"]].concat());
+    assert!(told.contains("interrupted: 0 of 1 repetition had ended by then; of the first, "), "{told}");
+    assert!(told.contains("generated tokens/s"), "{told}");
+    let rate = |key: &str| report[key].as_f64().expect("a number");
+    assert!(rate("generated_tokens_per_s") > 0.0 && rate("prefill_tokens_per_s") > 0.0, "{report}");
+    assert!(rate("requests_per_s") * rate("seconds") < 63.5, "{report}");
+}
+
 /// Requests of the benchmark below.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 

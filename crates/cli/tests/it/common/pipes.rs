@@ -29,11 +29,16 @@ pub(crate) struct Unread {
 
 impl Unread {
     pub(crate) fn new(folder: &Folder) -> Unread {
+        // A page, the least that there is.
+        Unread::with_room(folder, 4096)
+    }
+
+    /// The same where an engine is to do something before it stands still.
+    pub(crate) fn with_room(folder: &Folder, bytes: usize) -> Unread {
         let name = pipe(folder);
         let open = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&name);
         let end = open.expect("a pipe");
-        // A page, the least that there is.
-        let room = fcntl_setpipe_size(&end, 4096).expect("a smaller one") as u64;
+        let room = fcntl_setpipe_size(&end, bytes).expect("such a one") as u64;
         Unread { name, end, room }
     }
 
