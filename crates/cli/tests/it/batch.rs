@@ -107,6 +107,11 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
             r#"{"custom_id":"x","method":"GET","url":"/v1/completions","body":{}}"#.to_string(),
             "expected POST",
         ),
+        (
+            r#"{"custom_id":"x","method":"POST","url":"/v1/completions","body":{"prompt":"hello}}"#
+                .to_string(),
+            "not valid JSON",
+        ),
         (completion("x", json!({"model": "gpt-4", "prompt": "hello"})), "model `gpt-4` is not served"),
         (completion("x", json!({"prompt": ""})), "the prompt is empty"),
         (completion("x", json!({"prompt": "y".repeat(1 << 20)})), "maximum context length is 512"),
@@ -133,9 +138,11 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
         assert!(message.contains(why), "{message} lacks {why}");
         assert!(answer["response"]["status_code"].as_u64().expect("a status") >= 400);
     }
+    let named = |answer: &&Value| answer["custom_id"] == "x";
+    assert_eq!(answers.iter().filter(named).count(), wrong.len() - 4, "of those that have a name");
     let [first, .., last] = &answers[..] else { panic!("answers") };
     assert_eq!((&first["error"], &last["error"]), (&Value::Null, &Value::Null));
-    ran.refused(3, &["19 requests, 17 failed", "with the custom_id of another"]);
+    ran.refused(3, &["20 requests, 18 failed", "with the custom_id of another"]);
 }
 
 /// A misspelt field changes nothing, which is told.

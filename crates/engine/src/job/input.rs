@@ -7,10 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use model::api::{ApiError, BatchLine};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::JobError;
+use super::{JobError, name};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Wrong lines that are told one by one.
@@ -262,8 +261,7 @@ impl Line<'_> {
 
     /// The client's name for it, even if it is wrong in another place.
     pub fn custom_id(&self) -> String {
-        let value: Option<Value> = serde_json::from_slice(&self.bytes).ok();
-        value.and_then(|value| value["custom_id"].as_str().map(str::to_string)).unwrap_or_default()
+        name::custom_id(&self.bytes)
     }
 }
 

@@ -21,6 +21,7 @@ mod input;
 mod kept;
 mod ledger;
 mod merge;
+mod name;
 mod order;
 mod record;
 mod rewrite;
