@@ -190,6 +190,12 @@ async fn file(
         }
         file.write(&data, taken).await;
     }
+    if bytes == 0 {
+        return Err(ApiError::invalid(
+            "file",
+            "file: it is empty; expected requests, one JSON object a line",
+        ));
+    }
     let spool = app.spool()?;
     let ended = file.end().await.map_err(|why| spool.refusal(naming(&spool.path(id))(why)));
     ended?.ok_or_else(refusal::spool_full)

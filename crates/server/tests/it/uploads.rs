@@ -43,6 +43,18 @@ fn a_trickle_and_a_form_without_end_are_not_waited_for() {
 }
 
 #[test]
+fn a_file_without_a_byte_is_none() {
+    let spool = Spool::new();
+    let server = start("llama", spool.config());
+    let refused = upload(&server, "in.jsonl", "batch", "");
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    let error = &refused.json()["error"];
+    assert_eq!((&error["param"], &error["type"]), (&json!("file"), &json!("invalid_request_error")));
+    assert!(error["message"].as_str().unwrap().starts_with("file: it is empty"), "{error}");
+    assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of it stays");
+}
+
+#[test]
 fn a_file_is_saved_and_not_shown() {
     let spool = Spool::new();
     let server = start("llama", Config { spool_dir: Some(spool.path()), ..config() });
