@@ -10,7 +10,7 @@ use anyhow::{Error, Result};
 use engine::job::JobError;
 
 /// As clap ends.
-const EXIT_MISUSE: u8 = 2;
+pub(crate) const EXIT_MISUSE: u8 = 2;
 /// A batch that was interrupted (EX_TEMPFAIL).
 pub(crate) const EXIT_INTERRUPTED: u8 = 75;
 /// As a shell tells of what Ctrl-C ended.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use model::Checkpoint;
+use model::Error::NotThere;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
 use model::source::{Places, RepoId, describe, locate};
@@ -13,7 +14,7 @@ use model::tokenizer::Tokenizer;
 use model::tools::ToolFormat;
 
 use crate::args::{EngineArgs, LoadFormat};
-use crate::console::{note, text_of};
+use crate::console::{Misuse, note, text_of};
 use crate::display::{Download, Voice};
 use crate::output_file::OutputFile;
 
@@ -59,7 +60,11 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
         LoadFormat::Dummy => describe(wanted, &places, &mut download),
     };
     download.end();
-    let path = found?;
+    let path = found.map_err(|error| match error {
+        // As for files that flags name.
+        NotThere { .. } => Misuse(error.to_string()).into(),
+        error => Error::new(error),
+    })?;
     let checkpoint = match args.load_format {
         LoadFormat::Auto => Checkpoint::open(&path)?,
         LoadFormat::Dummy => Checkpoint::open_dummy(&path, 0)?,

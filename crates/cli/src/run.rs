@@ -243,11 +243,11 @@ pub(crate) fn is_a_prompt(words: &str) -> bool {
 fn refuse_a_prompt_alone(args: &RunArgs) -> Result<()> {
     let alone = args.model.as_deref().filter(|words| args.prompt.is_none() && is_a_prompt(words));
     let Some(words) = alone else { return Ok(()) };
-    bail!(
+    bail!(Misuse(format!(
         "no model `{words}`: the model comes before the prompt; to ask the default one, write\n  \
          ballast run {} \"{words}\"",
         loaded::DEFAULT
-    )
+    )))
 }
 
 /// Flags first, then the publisher's defaults, then the likeliest token every time, unless flags ask to choose among several.

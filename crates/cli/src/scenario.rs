@@ -25,7 +25,8 @@ pub(crate) fn rates(args: &args::ScenarioArgs) -> Result<Rates> {
 
 pub(crate) fn dims(model: &str) -> Result<Dims> {
     let names = || Dims::names().collect::<Vec<_>>().join(", ");
-    Dims::named(model).ok_or_else(|| anyhow!("no published model is called `{model}`: there are {}", names()))
+    let unknown = || Misuse(format!("no published model is called `{model}`: there are {}", names()));
+    Ok(Dims::named(model).ok_or_else(unknown)?)
 }
 
 /// What the flags say, with no block chosen yet, and everything overlapping.

@@ -143,6 +143,15 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
+    /// A name that is neither of a file nor of the hub.
+    #[error(
+        "no model `{name}`: there is no such file or folder; expected `smollm2`, a folder with config.json, a .gguf file, or a hub \
+         id: `org/name[:revision]`, `org/name/file.gguf` or `org/name:Q4_K_M`"
+    )]
+    NotThere {
+        /// The MODEL argument.
+        name: String,
+    },
     /// No model answers to that name.
     #[error("no model `{name}`: {why}")]
     NoModel {

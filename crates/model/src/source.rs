@@ -60,12 +60,7 @@ fn find(
     }
     match RepoId::parse(model) {
         Some(repo) if !looks_like_path(model, &repo) => hub::locate(&repo, extent, places, progress),
-        _ => Err(Error::NoModel {
-            name: model.into(),
-            why: "there is no such file or folder; expected `smollm2`, a folder with config.json, a .gguf \
-                  file, or a hub id: `org/name[:revision]`, `org/name/file.gguf` or `org/name:Q4_K_M`"
-                .into(),
-        }),
+        _ => Err(Error::NotThere { name: model.into() }),
     }
 }
 

@@ -4,9 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::console::{EXIT_MISUSE, Misuse};
 
 /// A folder of files between this process and its children; it goes with the command.
 pub(super) struct Desk(TempDir);
@@ -37,7 +39,10 @@ impl Desk {
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
             let why = why.lines().last().unwrap_or("it said nothing").to_string();
-            bail!("{}: {why}", told(" failed"));
+            let why = format!("{}: {why}", told(" failed"));
+            // What was wrong with that command was wrong with this one.
+            let is_misuse = output.status.code() == Some(EXIT_MISUSE.into());
+            return Err(if is_misuse { Misuse(why).into() } else { Error::msg(why) });
         }
         read(&json).with_context(|| told(""))
     }

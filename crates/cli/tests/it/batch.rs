@@ -269,9 +269,9 @@ fn outputs_are_not_lost() {
     batch(&model, "-", &["--record", &from]).refused(2, &["choose other names"]);
     let merge = ["batch", "merge", &from, "-o", &new, "--error-file", &folder.name("./new.jsonl")];
     ballast(&merge).refused(2, &["choose other names"]);
-    batch("./nowhere", &to, &["--overwrite"]).refused(1, &["no model"]);
+    batch("./nowhere", &to, &["--overwrite"]).refused(2, &["no model"]);
     assert_eq!(folder.read("out.jsonl"), "precious", "nothing is emptied before there is something to write");
-    batch("./nowhere", &folder.name("new.jsonl"), &[]).refused(1, &["no model"]);
+    batch("./nowhere", &folder.name("new.jsonl"), &[]).refused(2, &["no model"]);
     assert!(!folder.path("new.jsonl").exists(), "nothing was written, so nothing is left");
     batch(&model, "/no/such/folder/out.jsonl", &[])
         .refused(1, &["cannot write /no/such/folder/out.jsonl.state"]);

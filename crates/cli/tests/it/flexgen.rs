@@ -100,7 +100,8 @@ fn tables_and_what_is_not_known() {
         (Some("OOM"), Some(false))
     );
     assert!(cells[0]["paper"].is_f64() && cells[0]["ratio"].is_f64() && cells[0]["batch_size"] == 2);
-    ballast(&["simulate", "flexgen", "--model", "opt-31b"]).refused(1, &["opt-31b", "opt-30b"]);
+    ballast(&["simulate", "flexgen", "--model", "opt-31b"]).refused(2, &["opt-31b", "opt-30b"]);
+    ballast(&["plan", "opt-31b"]).refused(2, &["opt-31b", "opt-30b"]);
     ballast(&["plan", "opt-30b", "--hardware", "t5"]).refused(2, &["t5", "t4"]);
     ballast(&["plan", "opt-175b", "--memory", "8GiB", "--disk", "8GiB"])
         .refused(1, &["nothing fits", "room on the drive"]);

@@ -397,15 +397,18 @@ fn without_a_model_what_is_piped_is_the_prompt() {
 #[test]
 fn models_that_are_not_there_are_named() {
     ballast(&["run", "./nowhere", "hello"])
-        .refused(1, &["no model `./nowhere`", "a folder with config.json"]);
-    ballast(&["run", "Why is the sea salty?"]).refused(1, &["the model comes before the prompt", "smollm2"]);
+        .refused(2, &["no model `./nowhere`", "a folder with config.json"]);
+    ballast(&["run", "Why is the sea salty?"]).refused(2, &["the model comes before the prompt", "smollm2"]);
     for named in
         [&["run", "/my models/llama"][..], &["eval", "perplexity", "my model"], &["run", "my model", "hello"]]
     {
         let ran = ballast(named);
         assert!(!ran.err.contains("before the prompt"), "{named:?}: {}", ran.err);
-        ran.refused(1, &["no model `"]);
+        ran.refused(2, &["no model `"]);
     }
+    let folder = Folder::new();
+    let json = folder.name("x.json");
+    ballast(&["bench", "ablation", "./nowhere", "--json", &json]).refused(2, &["no model `./nowhere`"]);
     ballast(&["run", "--revision", "v2"]).refused(1, &["--revision v2", "no revisions"]);
     let weights = golden("llama") + "/model.safetensors";
     ballast(&["run", &weights, "hello"]).refused(1, &["name its folder"]);

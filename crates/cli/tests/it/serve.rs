@@ -139,12 +139,12 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
     }
     ballast(&["serve"]).refused(2, &["<MODEL>"]);
     let nowhere = ["serve", "./nowhere", "--port", "0"];
-    ballast(&nowhere).refused(1, &["no model `./nowhere`"]);
+    ballast(&nowhere).refused(2, &["no model `./nowhere`"]);
     let ran = ballast(&[&nowhere[..], &["--log-format", "json"]].concat());
     let is_event =
         |line: &str| serde_json::from_str::<serde_json::Value>(line).is_ok_and(|line| line.is_object());
     assert!(ran.err.lines().all(is_event), "whoever reads events reads why it ended: {}", ran.err);
-    ran.refused(1, &["no model `./nowhere`"]);
+    ran.refused(2, &["no model `./nowhere`"]);
 }
 
 #[test]

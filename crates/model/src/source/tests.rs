@@ -290,7 +290,7 @@ fn model_arguments() {
         ["no", "./no/such", "../x", "a/b/c", "org/x.gguf", "org/na me", "org/..", "o/n:../../x", "/x/y"]
     {
         let error = locate(Some(absent), &places, &mut Silent).expect_err(absent);
-        assert!(matches!(error, Error::NoModel { .. }), "{absent}: {error}");
+        assert!(matches!(error, Error::NotThere { .. }), "{absent}: {error}");
     }
     let branch = RepoId { name: "org/name".into(), revision: "refs/pr/1".into(), gguf: GgufChoice::Only };
     assert_eq!(RepoId::parse("org/name:refs/pr/1"), Some(branch.clone()));
