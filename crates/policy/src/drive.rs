@@ -1,7 +1,7 @@
 //! The one loop: events in, steps out. The world is real in `engine` and virtual in `sim`.
 
 use crate::cost::Cost;
-use crate::pipeline::{Excess, Plan, arrange, lower};
+use crate::pipeline::{Arranger, Excess, Plan, lower};
 use crate::sched::{Next, Scheduler, Why};
 use spec::{Done, Layout, Nanos, Program, Request, SeqId, Shape, Step, StepId};
 
@@ -143,7 +143,7 @@ pub fn drive(
     scheduler: &mut impl Scheduler,
     lowering: &Lowering<'_>,
 ) -> Result<(), Failure> {
-    let mut contract = Contract::default();
+    let (mut contract, mut arranger) = (Contract::default(), Arranger::default());
     loop {
         while let Some(event) = world.poll() {
             if take(event, world.now(), scheduler, &mut contract)? == Flow::Stop {
@@ -151,7 +151,7 @@ pub fn drive(
             }
         }
         match scheduler.next(world.now()) {
-            Next::Run(step) => start(step, world, lowering, &mut contract)?,
+            Next::Run(step) => start(step, world, lowering, &mut contract, &mut arranger)?,
             Next::Refuse(seq, why) => world.refuse(seq, why),
             Next::Wait(until) => {
                 let event = world.wait(until);
@@ -195,12 +195,13 @@ fn start(
     world: &mut impl World,
     by: &Lowering<'_>,
     contract: &mut Contract,
+    arranger: &mut Arranger,
 ) -> Result<(), Failure> {
     contract.start(&step);
     let shape = Shape::of(&step);
     let plan = world.plan(by.plan);
     plan.fits(&shape).map_err(|excess| Failure::Excess { step: step.id, excess })?;
-    let program = arrange(lower(&shape, plan), &shape, world.cost(by.cost));
+    let program = arranger.arrange(lower(&shape, plan), &shape, world.cost(by.cost));
     world.start(step, &shape, program);
     Ok(())
 }

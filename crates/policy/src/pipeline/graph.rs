@@ -83,66 +83,98 @@ impl Mark for Nodes {
     }
 }
 
-/// See the module.
-pub(super) struct Graph {
-    pub(super) cost: Vec<Nanos>,
+/// What of a graph follows from the program alone: steps that differ in counts have the same.
+pub(super) struct Links {
     /// Lanes of each node, as indices into a table over all ranks.
-    pub(super) lanes: Lists,
-    pub(super) waits: Lists,
-    pub(super) followers: Lists,
-    pub(super) lane_count: usize,
+    lanes: Lists,
+    waits: Lists,
+    followers: Lists,
+    lane_count: usize,
 }
 
-impl Graph {
-    pub(super) fn of(program: &Program, shape: &Shape, cost: &dyn Cost) -> Self {
+impl Links {
+    pub(super) fn of(program: &Program) -> Self {
         let nodes = program.nodes();
         let (waits, mut lanes) = (waits(program), Lists::with_capacity(nodes.len()));
-        let mut cost = cost.over(shape);
         for node in nodes {
             lanes.push(node.places().map(|(rank, lane)| (rank.index() * Lane::COUNT + lane.index()) as u32));
         }
-        Self {
-            cost: nodes.iter().map(|node| cost(&node.op)).collect(),
-            lanes,
-            followers: waits.inverted(),
-            waits,
-            lane_count: usize::from(program.layout.ranks()) * Lane::COUNT,
-        }
+        let lane_count = usize::from(program.layout.ranks()) * Lane::COUNT;
+        Self { lanes, followers: waits.inverted(), waits, lane_count }
+    }
+}
+
+/// See the module.
+pub(super) struct Graph<'a> {
+    pub(super) cost: Vec<Nanos>,
+    links: &'a Links,
+}
+
+impl<'a> Graph<'a> {
+    /// `links`: those of the program.
+    pub(super) fn new(links: &'a Links, program: &Program, shape: &Shape, cost: &dyn Cost) -> Self {
+        let mut cost = cost.over(shape);
+        Self { cost: program.nodes().iter().map(|node| cost(&node.op)).collect(), links }
+    }
+
+    /// The lanes of a node.
+    pub(super) fn lanes(&self, node: usize) -> &[u32] {
+        self.links.lanes.of(node)
+    }
+
+    /// A value for each lane of each rank.
+    pub(super) fn by_lane<T: Clone>(&self, value: T) -> Vec<T> {
+        vec![value; self.links.lane_count]
+    }
+
+    /// When the last of those ends that a node waits for.
+    pub(super) fn ready(&self, node: usize, ends: &[Nanos]) -> Nanos {
+        let before = self.links.waits.of(node).iter();
+        before.map(|&before| ends[before as usize]).max().unwrap_or_default()
     }
 
     /// When a node begins that is ready at `ready`.
     pub(super) fn begin(&self, node: usize, ready: Nanos, free: &[Nanos]) -> Nanos {
-        self.lanes.of(node).iter().map(|&lane| free[lane as usize]).fold(ready, Nanos::max)
+        self.lanes(node).iter().map(|&lane| free[lane as usize]).fold(ready, Nanos::max)
     }
 
     /// When the last node ends if lanes run in this order.
     pub(super) fn makespan(&self, order: &[u32]) -> Nanos {
-        let mut free = vec![Nanos::ZERO; self.lane_count];
+        let mut free = self.by_lane(Nanos::ZERO);
         let mut ends = vec![Nanos::ZERO; self.cost.len()];
         for &node in order {
             let node = node as usize;
-            let ready = self.waits.of(node).iter().map(|&before| ends[before as usize]).max();
-            let begin = self.begin(node, ready.unwrap_or_default(), &free);
+            let begin = self.begin(node, self.ready(node, &ends), &free);
             ends[node] = begin + self.cost[node];
-            self.lanes.of(node).iter().for_each(|&lane| free[lane as usize] = ends[node]);
+            self.lanes(node).iter().for_each(|&lane| free[lane as usize] = ends[node]);
         }
         ends.into_iter().max().unwrap_or_default()
     }
 
-    /// No order takes less: the longest chain, and the work of the busiest lane.
+    /// No order takes less: the longest chain; and of each lane its work, after the shortest chain to it and before the shortest
+    /// from it.
     pub(super) fn least(&self, tails: &[Nanos]) -> Nanos {
-        let mut busy = vec![Nanos::ZERO; self.lane_count];
+        let mut lanes = self.by_lane(None);
+        let mut heads = vec![Nanos::ZERO; self.cost.len()];
         for node in 0..self.cost.len() {
-            self.lanes.of(node).iter().for_each(|&lane| busy[lane as usize] += self.cost[node]);
+            // Nodes wait for those before them alone.
+            let before = self.ready(node, &heads);
+            heads[node] = before + self.cost[node];
+            let own = Span { before, work: self.cost[node], after: tails[node] - self.cost[node] };
+            for &lane in self.lanes(node) {
+                let lane = &mut lanes[lane as usize];
+                *lane = Some(lane.map_or(own, |lane: Span| lane.and(own)));
+            }
         }
-        busy.iter().chain(tails).copied().max().unwrap_or_default()
+        let lanes = lanes.into_iter().flatten().map(|lane| lane.before + lane.work + lane.after);
+        lanes.chain(tails.iter().copied()).max().unwrap_or_default()
     }
 
     /// The longest chain of costs from each node to the end.
     pub(super) fn tails(&self) -> Vec<Nanos> {
         let mut tails = self.cost.clone();
         for node in (0..tails.len()).rev() {
-            let after = self.followers.of(node).iter().map(|&next| tails[next as usize]).max();
+            let after = self.links.followers.of(node).iter().map(|&next| tails[next as usize]).max();
             tails[node] += after.unwrap_or_default();
         }
         tails
@@ -150,16 +182,34 @@ impl Graph {
 
     /// How many nodes each waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
-        (0..self.cost.len()).map(|node| self.waits.of(node).len() as u32).collect()
+        (0..self.cost.len()).map(|node| self.links.waits.of(node).len() as u32).collect()
     }
 
     /// Nodes that wait for nothing more now that `node` is done.
     pub(super) fn release(&self, node: usize, missing: &mut [u32], mut ready: impl FnMut(u32)) {
-        for &next in self.followers.of(node) {
+        for &next in self.links.followers.of(node) {
             missing[next as usize] -= 1;
             if missing[next as usize] == 0 {
                 ready(next);
             }
+        }
+    }
+}
+
+/// A lane's nodes: the shortest chain before one of them, all their work, the shortest chain after one.
+#[derive(Clone, Copy)]
+struct Span {
+    before: Nanos,
+    work: Nanos,
+    after: Nanos,
+}
+
+impl Span {
+    fn and(self, other: Span) -> Span {
+        Span {
+            before: self.before.min(other.before),
+            work: self.work + other.work,
+            after: self.after.min(other.after),
         }
     }
 }

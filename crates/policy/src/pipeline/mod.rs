@@ -15,7 +15,7 @@ mod timeline;
 pub mod waits;
 mod zigzag;
 
-pub use arrange::{arrange, lock_step};
+pub use arrange::{Arranger, arrange, lock_step};
 pub use delegation::{BothWays, Delegation};
 pub use pieces::{SLOTS, TURNS, direct_slot, up_slot};
 pub use plan::{DiskPath, Excess, Overlap, Plan, Share, Values, Weights};
