@@ -27,4 +27,4 @@ pub use rng::Rng;
 pub use shadow::Shadow;
 pub use text::Text;
 pub use workload::{Arrivals, Job, Lengths, Workload};
-pub use world::{Accesses, Truth, VirtualWorld};
+pub use world::{Accesses, Limit, Truth, VirtualWorld};

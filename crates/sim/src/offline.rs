@@ -3,7 +3,7 @@
 
 use crate::metrics::{End, Metrics};
 use crate::workload::Job;
-use crate::world::{Accesses, Truth, VirtualWorld};
+use crate::world::{Accesses, Limit, Truth, VirtualWorld};
 use policy::cost::Cost;
 use policy::drive::{Failure, Lowering, drive};
 use policy::pipeline::{Pauses, Plan};
@@ -47,11 +47,28 @@ impl Offline {
         cost: &C,
         pauses: impl Into<Pauses>,
     ) -> Result<Offline, Failure> {
+        let run = Offline::run_within(None, jobs, scheduler, plan, cost, pauses)?;
+        Ok(run.expect("nothing ends a run without a limit"))
+    }
+
+    /// The same; nothing as soon as a limit cannot be kept.
+    ///
+    /// # Errors
+    /// When a step does not fit the plan.
+    pub fn run_within<C: Cost + Clone + 'static>(
+        limit: Option<Limit>,
+        jobs: &[Job],
+        scheduler: FcfsConfig,
+        plan: &Plan,
+        cost: &C,
+        pauses: impl Into<Pauses>,
+    ) -> Result<Option<Offline>, Failure> {
         let truth = Truth { cost: Box::new(cost.clone()), pauses: pauses.into() };
         let mut world = VirtualWorld::new(truth, Accesses::Trusted);
         world.expect(jobs);
+        limit.into_iter().for_each(|limit| world.limit(limit));
         drive(&mut world, &mut Fcfs::new(scheduler), &Lowering { plan, cost })?;
-        Ok(Offline::of(world.metrics()))
+        Ok((!world.is_late()).then(|| Offline::of(world.metrics())))
     }
 
     fn of(metrics: &Metrics) -> Offline {
@@ -160,6 +177,25 @@ mod tests {
             (whole.generated, whole.steps, 0, 9)
         );
         assert_eq!(stretched.latency_max_s, whole.latency_max_s);
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_done_in_time_is_left_and_no_other() {
+        let job = Job { arrival: Nanos::ZERO, prompt: Tokens(4), output: Tokens(3) };
+        let blocks = ByTier { device: 8, host: 0, disk: 0 };
+        let scheduler = FcfsConfig { max_num_seqs: 2, blocks, ..FcfsConfig::default() };
+        let (plan, cost) = (Plan::resident(1, 2048), op as fn(&Op, &Shape) -> Nanos);
+        let jobs = [job; 4];
+        let run = |limit| {
+            Offline::run_within(limit, &jobs, scheduler.clone(), &plan, &cost, Nanos(10)).expect("it fits")
+        };
+        let whole = run(None).expect("there is no limit");
+        // Six positions of each request; those of a step take seven nanoseconds together at the least.
+        for position_s in [0.0, 7e-9 / 8.0] {
+            let within = |times: f64| run(Some(Limit { seconds: times * whole.seconds, position_s }));
+            assert_eq!(within(1.0 + 1e-9), Some(whole.clone()));
+            assert_eq!(within(1.0 - 1e-3), None);
+        }
     }
 
     #[test]

@@ -32,6 +32,15 @@ pub struct Truth {
     pub pauses: Pauses,
 }
 
+/// When a run is not worth its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// All must be done by then, in seconds from the beginning.
+    pub seconds: f64,
+    /// What a position takes at the least, in seconds: those that are left take as many times that, one after the other.
+    pub position_s: f64,
+}
+
 /// A sequence as the world knows it: it ends by itself after `output` tokens.
 struct Life {
     prompt: Tokens,
@@ -53,6 +62,8 @@ pub struct VirtualWorld {
     shadow: Option<Shadow>,
     metrics: Metrics,
     broken_drive: Option<Rng>,
+    /// A limit, and the positions that are to be computed in all.
+    limit: Option<(Limit, u64)>,
 }
 
 impl VirtualWorld {
@@ -69,6 +80,7 @@ impl VirtualWorld {
             shadow: (accesses == Accesses::Checked).then(Shadow::default),
             metrics: Metrics::default(),
             broken_drive: None,
+            limit: None,
         }
     }
 
@@ -119,6 +131,23 @@ impl VirtualWorld {
         let life = Life { prompt: request.prompt, output, drawn: Tokens::ZERO, text };
         self.lives.insert(request.id, life);
         self.insert(request.arrival, Event::Arrive(request));
+    }
+
+    /// From now on the run stops as soon as what is expected so far cannot be done within a limit.
+    pub fn limit(&mut self, limit: Limit) {
+        // The last token of each is only told.
+        let positions =
+            self.lives.values().map(|life| u64::from((life.prompt + life.output).0).saturating_sub(1));
+        self.limit = Some((limit, positions.sum()));
+    }
+
+    /// Whether the limit cannot be kept any more: positions of steps that have begun count as computed, others take the device one
+    /// after the other.
+    pub fn is_late(&self) -> bool {
+        self.limit.is_some_and(|(limit, positions)| {
+            let left = positions.saturating_sub(self.metrics.computed);
+            self.now.as_secs() + left as f64 * limit.position_s > limit.seconds
+        })
     }
 
     /// A client that goes away.
@@ -209,6 +238,9 @@ impl World for VirtualWorld {
     }
 
     fn wait(&mut self, until: Option<Nanos>) -> Event {
+        if self.is_late() {
+            return Event::Stop;
+        }
         let next = self.events.first_key_value().map(|((at, _), _)| *at);
         match (next, until) {
             (None, None) => Event::Stop,

@@ -2,6 +2,7 @@
 
 mod correction;
 mod curve;
+mod least;
 mod measured;
 mod pressed;
 mod roofline;
