@@ -1,21 +1,11 @@
 //! One way to run a job, and what it comes to in virtual time.
 
-use anyhow::Result;
-use engine::{Blocks, EngineConfig, Expected, Offload, Outline, Planned, WeightShare};
-use policy::cost::Tables;
-use policy::sched::{Delegate, FcfsConfig, Schedule};
-use sim::{Job as Arrival, Offline};
-use spec::{ByTier, Nanos, Placement, Split, Tokens};
+use engine::{Blocks, EngineConfig, Expected, Offload, Outline, WeightShare};
+use policy::sched::{Delegate, Schedule};
+use sim::Offline;
+use spec::{Placement, Split};
 
 use crate::resolve::kv_tokens;
-
-/// Between two requests that are handed over together: the first step begins with those that are there.
-const HANDED_OVER: Nanos = Nanos(5_000);
-
-/// Generations of sequences that are run of a long job, as many requests as there are at once: the beginning and the end of it, and
-/// these with some of its middle between them. As requests are of one length, the middle is the same again and again. The last
-/// generation is run with as few as it has, which may take as long as a whole one.
-pub(super) const GENERATIONS: [usize; 2] = [4, 8];
 
 /// Requests of one length, handed over at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,58 +149,4 @@ impl Candidate {
             ..base.clone()
         }
     }
-
-    /// Runs its engine in virtual time, of a long job so many generations; nothing if the job has no room there.
-    pub(super) fn score(
-        self,
-        planned: &Planned<'_>,
-        job: Job,
-        tables: &Tables,
-        generations: [usize; 2],
-    ) -> Result<Option<Scored>> {
-        let outline = planned.outline();
-        if planned.hold().max_model_len < job.input + job.output {
-            return Ok(None);
-        }
-        let run = parts(&outline, job.sample(), tables, generations)?;
-        Ok((run.refused == 0).then_some(Scored { candidate: self, outline, run }))
-    }
-}
-
-/// Works through a job in virtual time.
-pub(crate) fn rehearse(outline: &Outline, job: Job, tables: &Tables) -> Result<Offline> {
-    parts(outline, job, tables, GENERATIONS)
-}
-
-/// Works through as much of a job as tells the rest, unless all of it takes no longer.
-fn parts(outline: &Outline, job: Job, tables: &Tables, generations: [usize; 2]) -> Result<Offline> {
-    let run = |requests: usize| whole(outline, Job { requests, ..job }, tables);
-    let seqs = generation(&outline.scheduler, job);
-    let left = job.requests % seqs;
-    let [few, some] = generations.map(|generations| seqs.saturating_mul(generations).saturating_add(left));
-    if few.saturating_add(some) >= job.requests {
-        return run(job.requests);
-    }
-    let (short, long) = (run(few)?, run(some)?);
-    Ok(Offline::stretched(&short, &long, job.requests))
-}
-
-/// Sequences that work at a time: as many as may, of whom no more than KV has room for when they end.
-fn generation(limits: &FcfsConfig, job: Job) -> usize {
-    let ByTier { device, host, disk } = limits.blocks.map(|blocks| blocks as usize);
-    // Where all begin as they come, the drive keeps prefixes alone.
-    let disk = if limits.block.schedule == Schedule::Continuous { 0 } else { disk };
-    let each = Tokens((job.input + job.output) as u32).blocks();
-    limits.max_num_seqs.min((device + host + disk) / each.max(1)).max(1)
-}
-
-fn whole(outline: &Outline, job: Job, tables: &Tables) -> Result<Offline> {
-    let arrival = |i: usize| Arrival {
-        arrival: Nanos(i as u64 * HANDED_OVER.0),
-        prompt: Tokens(job.input as u32),
-        output: Tokens(job.output as u32),
-    };
-    let arrivals: Vec<Arrival> = (0..job.requests).map(arrival).collect();
-    let cost = outline.cost(tables.clone());
-    Ok(Offline::run(&arrivals, outline.scheduler.clone(), &outline.plan(tables), &cost, tables.pauses())?)
 }

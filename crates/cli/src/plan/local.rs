@@ -9,6 +9,7 @@ use policy::sched::{Delegate, Schedule};
 use sim::Curve;
 
 use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
+use super::rehearsals::Rehearsals;
 use super::search::{Fixed, Planner, SEARCHING, rescored};
 use super::{dollars_per_hour, emit, tell};
 use crate::args::{PlanArgs, PlannedFor};
@@ -59,8 +60,9 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let tables = by.costs();
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
     let resident_bytes = memory::needed_bytes();
+    let rehearsals = Rehearsals::by(&tables);
     let planner =
-        Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed, resident_bytes };
+        Planner { checkpoint: &opened.checkpoint, base, job, rehearsals: &rehearsals, fixed, resident_bytes };
     let told = Slow::told(SEARCHING);
     let Some(found) = planner.search(rescored())? else {
         let beside = |memory| beside_bytes(args.planned_for, job, memory);

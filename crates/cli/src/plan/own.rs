@@ -11,7 +11,8 @@ use policy::cost::Tables;
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split, Tier};
 
-use super::candidate::{Candidate, Job, Lengths, Scored, rehearse};
+use super::candidate::{Candidate, Job, Lengths, Scored};
+use super::rehearsals::{GENERATIONS, Rehearsals};
 use super::search::{Fixed, Planner, SEARCHING, STEP_TOKENS, rescored};
 use super::tell::binds;
 use crate::args::{AttendOn, EngineArgs, ScheduleName};
@@ -165,10 +166,11 @@ fn choose_by<'a>(
     if work.ends == Ends::Open && config.blocks.stay() {
         fixed.schedule.get_or_insert(Schedule::Continuous);
     }
-    let (base, tables) = (config, &costs.foresight().costs());
+    let (base, tables) = (config, costs.foresight().costs());
+    let rehearsals = &Rehearsals::by(&tables);
     let resident_bytes = memory::resident_bytes();
     let mut planner =
-        Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed, resident_bytes };
+        Planner { checkpoint: &opened.checkpoint, base, job: work.job, rehearsals, fixed, resident_bytes };
     let _told = Slow::told(SEARCHING);
     let mut found = planner.search(rescored_for(work))?;
     if found.is_none() && first.is_err() && planner.fixed.schedule != settled {
@@ -318,11 +320,12 @@ fn delegated<'a>(opened: &'a Opened, config: EngineConfig, work: Work, by: &Fore
 
 /// Where decodes attend in the shorter of two runs in virtual time; on the host where only that fits.
 pub(super) fn cheaper(opened: &Opened, config: &EngineConfig, job: Job, tables: &Tables) -> Result<Delegate> {
+    let rehearsals = Rehearsals::by(tables);
     let seconds = |delegate| -> Result<Option<f64>> {
         let blocks = engine::Blocks { delegate, ..config.blocks };
         let config = EngineConfig { blocks, ..config.clone() };
         let Ok(planned) = Planned::new(&opened.checkpoint, config) else { return Ok(None) };
-        Ok(Some(rehearse(&planned.outline(), job, tables)?)
+        Ok(Some(rehearsals.parts(&planned.outline(), job, GENERATIONS)?)
             .filter(|run| run.refused == 0)
             .map(|run| run.seconds))
     };

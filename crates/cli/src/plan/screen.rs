@@ -10,9 +10,10 @@ pub(super) const FIRST_GENERATIONS: [usize; 2] = [2, 4];
 const FASTEST: usize = 8;
 
 /// Whom to run longer, in their order: the fastest, and at each latency the fastest that is as soon done.
-pub(super) fn contenders(runs: &[Option<&Offline>], max_latency_s: Option<f64>) -> Vec<usize> {
+pub(super) fn contenders(runs: &[Option<Offline>], max_latency_s: Option<f64>) -> Vec<usize> {
     let is_soon = |run: &&Offline| max_latency_s.is_none_or(|most| run.latency_max_s <= most);
-    let known = runs.iter().enumerate().filter_map(|(at, run)| run.filter(is_soon).map(|it| (at, it)));
+    let known =
+        runs.iter().enumerate().filter_map(|(at, run)| run.as_ref().filter(is_soon).map(|it| (at, it)));
     let mut by_rate: Vec<(usize, &Offline)> = known.collect();
     by_rate.sort_by(|(_, a), (_, b)| b.tokens_per_s().total_cmp(&a.tokens_per_s()));
     let mut soonest = f64::INFINITY;
@@ -52,7 +53,6 @@ mod tests {
     fn the_fastest_are_run_and_whoever_is_done_sooner() {
         let slow = (0..FASTEST).map(|i| run((100 - i as u64, 50.0)));
         let runs: Vec<_> = slow.chain([run((80, 60.0)), run((70, 10.0)), None, run((60, 20.0))]).collect();
-        let runs: Vec<_> = runs.iter().map(Option::as_ref).collect();
         let fastest: Vec<usize> = (0..FASTEST).collect();
         assert_eq!(contenders(&runs, None), [&fastest[..], &[FASTEST + 1]].concat());
         assert_eq!(contenders(&runs, Some(20.0)), [FASTEST + 1, FASTEST + 3]);

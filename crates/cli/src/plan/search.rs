@@ -1,15 +1,16 @@
 //! The search: blocks that the linear programme likes, each tried as a real engine's programs on the timeline.
 
 use anyhow::Result;
-use engine::{Budget, DeviceChoice, EngineConfig, Planned, TooSmall, WeightShare};
+use engine::{Budget, EngineConfig, Outline, Planned, TooSmall, WeightShare};
 use model::Checkpoint;
-use policy::cost::Tables;
 use policy::pipeline::DiskPath;
 use policy::plan::{Attends, BlockSize, Habits, Kernels, Overlap, Placed, Question, place, search_up_to};
 use policy::sched::{Delegate, Schedule};
+use sim::Offline;
 use spec::{ByTier, Bytes, Placement, Split, Tier};
 
-use super::candidate::{Candidate, GENERATIONS, Homes, Job, Scored};
+use super::candidate::{Candidate, Homes, Job, Scored};
+use super::rehearsals::{GENERATIONS, Rehearsals, kinds};
 use super::screen;
 use crate::args::EngineArgs;
 
@@ -23,6 +24,11 @@ pub(crate) const SEARCHING: &str = "trying plans in virtual time";
 
 /// Plans that are this near the fastest are as fast: their requests should not take longer.
 const AS_FAST: f64 = 0.99;
+/// Far more than sums of seconds are off.
+const ROUNDING: f64 = 1e-9;
+/// Candidates whose runs nothing cuts short; of the next round it is those that cannot be chosen beside these, and so on, each round
+/// of twice as many.
+const FIRST_ROUND: usize = 16;
 /// Of the weights only what must be on the device is there: how much room there is beside them. Where that is too little for
 /// one sequence, its KV is elsewhere.
 pub(super) const LEAST: [Placement; 3] = [
@@ -37,7 +43,7 @@ pub(crate) struct Planner<'a> {
     /// Everything but what is searched.
     pub(crate) base: EngineConfig,
     pub(crate) job: Job,
-    pub(crate) tables: &'a Tables,
+    pub(crate) rehearsals: &'a Rehearsals<'a>,
     pub(crate) fixed: Fixed,
     /// What the process has resident before the search: all candidates are planned beside the same.
     pub(crate) resident_bytes: u64,
@@ -82,6 +88,8 @@ pub(crate) struct Found {
     pub(crate) scored: Vec<Scored>,
     /// Those of which less was run, the fastest by that first.
     pub(crate) others: Vec<Candidate>,
+    /// Blocks of the programme that were looked at.
+    pub(super) keep: usize,
     /// What the programme thought of the best one's block, tokens a second, if it has an opinion.
     pub(crate) programme: Option<f64>,
 }
@@ -95,7 +103,7 @@ impl Planner<'_> {
         let placed = question.as_ref().map(|question| search_up_to(question, most, keep)).unwrap_or_default();
         let away = least.map(|(homes, _)| homes).filter(|homes| !homes.stay());
         let (mut scored, others) = self.contenders(&self.candidates(&placed, away))?;
-        scored.retain(|scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_max_s <= most));
+        scored.retain(|scored| self.is_soon(&scored.run));
         scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
         let both = |scored: &Scored| (scored.run.tokens_per_s(), scored.run.latency_max_s);
         let Some(at) = preferred(scored.iter().map(both)) else { return Ok(None) };
@@ -107,34 +115,72 @@ impl Planner<'_> {
         };
         let opinion = question.and_then(|question| place(&question, block));
         let tokens = block.sequences() as f64 * self.job.output as f64;
-        Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored, others }))
+        Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored, others, keep }))
     }
 
     /// Those of them that fit and are worth a longer run, each with that, and the others.
     fn contenders(&self, candidates: &[Candidate]) -> Result<(Vec<Scored>, Vec<Candidate>)> {
+        let outlines = self.by_turns(candidates, |candidate| self.outline(candidate));
         if self.job.requests <= screen::SHORT {
-            let scored = self.by_turns(candidates, |candidate| self.score(*candidate))?;
-            return Ok((scored.into_iter().flatten().collect(), Vec::new()));
+            let runs = self.race(&outlines)?;
+            let others = (0..candidates.len()).filter(|&at| outlines[at].is_some() && runs[at].is_none());
+            let others = others.map(|at| candidates[at]).collect();
+            return Ok((scored(candidates, outlines, runs), others));
         }
-        let tried =
-            self.by_turns(candidates, |candidate| self.score_in(*candidate, screen::FIRST_GENERATIONS))?;
-        let runs: Vec<_> = tried.iter().map(|tried| tried.as_ref().map(|scored| &scored.run)).collect();
+        let runs = self.runs(&outlines, screen::FIRST_GENERATIONS)?;
         let chosen = screen::contenders(&runs, self.fixed.max_latency_s);
         let mut others: Vec<_> = (0..candidates.len()).filter(|at| !chosen.contains(at)).collect();
         others.retain(|at| runs[*at].is_some());
-        let rate = |at: usize| runs[at].map_or(0.0, |run| run.tokens_per_s());
+        let rate = |at: usize| runs[at].as_ref().map_or(0.0, Offline::tokens_per_s);
         others.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
-        let scored = self.by_turns(&chosen, |at| match &tried[*at] {
-            // There is no more of it.
-            Some(scored) if scored.run.rehearsed == self.job.requests => Ok(Some(scored.clone())),
-            _ => self.score(candidates[*at]),
-        })?;
-        let others = others.into_iter().map(|at| candidates[at]).collect();
-        Ok((scored.into_iter().flatten().collect(), others))
+        let at = |each: &[usize]| each.iter().map(|&at| candidates[at]).collect::<Vec<_>>();
+        let outlines: Vec<_> = chosen.iter().map(|&at| outlines[at].clone()).collect();
+        // Of those that were run whole there is no more.
+        let runs = self.runs(&outlines, GENERATIONS)?;
+        Ok((scored(&at(&chosen), outlines, runs), at(&others)))
+    }
+
+    /// The runs of these engines, those of a kind as one; nothing of who has no room for the job.
+    fn runs(&self, outlines: &[Option<Outline>], generations: [usize; 2]) -> Result<Vec<Option<Offline>>> {
+        let (kinds, of) = kinds(outlines);
+        let job = self.job.sample();
+        let runs = self.by_turns(&kinds, |outline| self.rehearsals.parts(outline, job, generations));
+        let runs = runs.into_iter().collect::<Result<Vec<Offline>>>()?;
+        let run = |kind: usize| Some(&runs[kind]).filter(|run| run.refused == 0).cloned();
+        Ok(of.into_iter().map(|kind| kind.and_then(run)).collect())
+    }
+
+    /// The runs of these engines, but of those that cannot be chosen any more, which are left before their end. In rounds, whoever
+    /// is the fastest of those before: which are left is the same on any number of threads.
+    fn race(&self, outlines: &[Option<Outline>]) -> Result<Vec<Option<Offline>>> {
+        let (kinds, of) = kinds(outlines);
+        let job = self.job.sample();
+        let (mut runs, mut round) = (Vec::<Option<Offline>>::new(), FIRST_ROUND);
+        while runs.len() < kinds.len() {
+            let entering = &kinds[runs.len()..kinds.len().min(runs.len() + round)];
+            let enough = self.enough(runs.iter().flatten());
+            let run = |outline: &&Outline| self.rehearsals.parts_within(enough, outline, job, GENERATIONS);
+            let entered: Result<Vec<_>> = self.by_turns(entering, run).into_iter().collect();
+            runs.extend(entered?);
+            round *= 2;
+        }
+        let run = |kind: usize| runs[kind].as_ref().filter(|run| run.refused == 0).cloned();
+        Ok(of.into_iter().map(|kind| kind.and_then(run)).collect())
+    }
+
+    /// Seconds in which whoever is chosen beside these does the job; none where nobody is to be left out.
+    fn enough<'a>(&self, runs: impl Iterator<Item = &'a Offline>) -> Option<f64> {
+        // A curve is drawn through slow ones too.
+        let all = self.fixed.max_latency_s == Some(f64::MAX);
+        let chosen = runs.filter(|run| !all && run.refused == 0 && self.is_soon(run));
+        let fastest = chosen.map(Offline::tokens_per_s).fold(0.0, f64::max);
+        let job = self.job.sample();
+        let tokens = (job.requests * job.output) as f64;
+        (fastest > 0.0).then(|| tokens / (AS_FAST * fastest) * (1.0 + ROUNDING))
     }
 
     /// Something of each, in their order: each is a run of its own in virtual time, on as many threads as compute.
-    fn by_turns<C: Sync, T: Send>(&self, each: &[C], of: impl Fn(&C) -> Result<T> + Sync) -> Result<Vec<T>> {
+    fn by_turns<C: Sync, T: Send>(&self, each: &[C], of: impl Fn(&C) -> T + Sync) -> Vec<T> {
         let (threads, of) = (self.base.threads.max(1), &of);
         // By turns: those that take long lie together.
         let turn = |first: usize| each.iter().skip(first).step_by(threads).map(of).collect::<Vec<_>>();
@@ -155,8 +201,15 @@ impl Planner<'_> {
 
     /// The same, of a long job so many generations of sequences.
     fn score_in(&self, candidate: Candidate, generations: [usize; 2]) -> Result<Option<Scored>> {
-        let Ok(planned) = self.planned(self.config(&candidate)) else { return Ok(None) };
-        candidate.score(&planned, self.job, self.tables, generations)
+        let outlines = vec![self.outline(&candidate)];
+        let runs = self.runs(&outlines, generations)?;
+        Ok(scored(&[candidate], outlines, runs).pop())
+    }
+
+    /// The engine of a candidate as it is rehearsed; nothing if it does not fit, or has no room for a sequence of the job.
+    fn outline(&self, candidate: &Candidate) -> Option<Outline> {
+        let planned = self.planned(self.config(candidate)).ok()?;
+        (planned.hold().max_model_len >= self.job.input + self.job.output).then(|| planned.outline())
     }
 
     /// The first of these that `plan` has room for, with its run.
@@ -191,33 +244,9 @@ impl Planner<'_> {
         Ok(found.map(|found| found.scored).unwrap_or_default())
     }
 
-    /// What tokens a second one more GiB of each tier would add to those of the fastest that was found; nothing for a tier that
-    /// there is not.
-    pub(crate) fn one_more_gib(&self, found: &Found) -> Result<ByTier<f64>> {
-        const GIB: u64 = 1 << 30;
-        let gain = |grow: fn(&mut EngineConfig)| -> Result<f64> {
-            let mut base = self.base.clone();
-            grow(&mut base);
-            let richer = Planner { base, ..*self };
-            // A few blocks, and the plan itself, which may be none of them.
-            let then = richer.search(3)?.map(|found| found.scored).unwrap_or_default();
-            let itself = richer.score(found.scored[0].candidate)?;
-            Ok((fastest(then.iter().chain(&itself)) - fastest(&found.scored)).max(0.0))
-        };
-        let apart = self.base.device == DeviceChoice::Cuda;
-        let carved = self.base.offload.device_memory.is_some();
-        Ok(ByTier {
-            device: gain(|base| {
-                // A GPU's memory is its own; any other device's share is of the process's memory.
-                base.memory += if base.device == DeviceChoice::Cuda { 0 } else { GIB };
-                base.offload.device_memory = base.offload.device_memory.map(|bytes| bytes + GIB);
-            })?,
-            host: if carved || apart { gain(|base| base.memory += GIB)? } else { 0.0 },
-            disk: match self.base.offload.disk {
-                Some(_) => gain(|base| base.offload.disk = base.offload.disk.map(|bytes| bytes + GIB))?,
-                None => 0.0,
-            },
-        })
+    /// Whether no request takes longer than it may.
+    pub(super) fn is_soon(&self, run: &Offline) -> bool {
+        self.fixed.max_latency_s.is_none_or(|most| run.latency_max_s <= most)
     }
 
     /// The plan whose slowest request is the soonest.
@@ -401,7 +430,7 @@ impl Planner<'_> {
             host: Bytes(host.saturating_sub(hold.process_bytes)),
             disk: Bytes(disk),
         };
-        let mut hardware = self.tables.rates(&dims, outline.bytes.kv, memory);
+        let mut hardware = self.rehearsals.tables.rates(&dims, outline.bytes.kv, memory);
         if let Some(rate) = outline.link_bytes_per_s {
             hardware.up.bytes_per_s = hardware.up.bytes_per_s.min(rate as f64);
             hardware.down = hardware.up;
@@ -425,8 +454,15 @@ impl Planner<'_> {
     }
 }
 
-fn fastest<'a>(scored: impl IntoIterator<Item = &'a Scored>) -> f64 {
-    scored.into_iter().map(|scored| scored.run.tokens_per_s()).fold(0.0, f64::max)
+/// Candidates that fit and were run, each with that.
+fn scored(
+    candidates: &[Candidate],
+    outlines: Vec<Option<Outline>>,
+    runs: Vec<Option<Offline>>,
+) -> Vec<Scored> {
+    let all = candidates.iter().zip(outlines).zip(runs);
+    all.filter_map(|((&candidate, outline), run)| Some(Scored { candidate, outline: outline?, run: run? }))
+        .collect()
 }
 
 /// Which to prefer of plans in the order of their rates: of those that are as fast as the first, the one whose slowest request is

@@ -65,6 +65,40 @@ impl Outline {
         plan
     }
 
+    /// Whether a rehearsal of this engine is one of that, whatever the job and the tables: all is the same that [`Outline::plan`],
+    /// [`Outline::cost`] and the scheduler are made of, and nothing else matters.
+    pub fn runs_like(&self, other: &Outline) -> bool {
+        let Outline {
+            scheduler,
+            plan,
+            host_tokens,
+            host_always,
+            dims,
+            bytes,
+            windows,
+            from_disk,
+            from_host,
+            disk_path,
+            sparse,
+            link_bytes_per_s,
+            budget,
+            // These are only told.
+            placement: _,
+            weight_share: _,
+            layer_bytes: _,
+            drive: _,
+            peak_bytes: _,
+        } = other;
+        let apart = |budget: &Budget| matches!(budget, Budget::Apart { .. });
+        (&self.scheduler, &self.plan, &self.from_disk, &self.from_host)
+            == (scheduler, plan, from_disk, from_host)
+            && (self.host_tokens, self.host_always) == (*host_tokens, *host_always)
+            && (&self.dims, &self.bytes, &self.windows) == (dims, bytes, windows)
+            && (self.disk_path, self.sparse, self.link_bytes_per_s)
+                == (*disk_path, *sparse, *link_bytes_per_s)
+            && apart(&self.budget) == apart(budget)
+    }
+
     /// In which steps the host computes with weights that live there.
     fn delegation(&self, tables: &Tables) -> Delegation {
         if self.from_host.is_empty() || self.host_tokens == 0 {

@@ -96,7 +96,8 @@ fn emitted(
     let planning = plan(model, budgets);
     let (base, fixed) = (settings(&planning.engine, job), Fixed::of(&planning.engine));
     let work = Work::exactly(job.0, job.1, job.2);
-    let planner = planner(opened, (base, fixed), work.job, tables);
+    let rehearsals = Rehearsals::by(tables);
+    let planner = planner(opened, (base, fixed), work.job, &rehearsals);
     let found = planner.search(rescored()).unwrap().unwrap_or_else(|| panic!("{job:?}: nothing fits"));
     let file = folder.join("plan.toml");
     std::fs::write(&file, toml(&planning, &planner.base, &found.scored[0], work.job)).unwrap();
@@ -107,10 +108,10 @@ fn planner<'a>(
     opened: &'a Opened,
     (base, fixed): (EngineConfig, Fixed),
     job: Job,
-    tables: &'a Tables,
+    rehearsals: &'a Rehearsals<'a>,
 ) -> Planner<'a> {
     let resident_bytes = memory::resident_bytes();
-    Planner { checkpoint: &opened.checkpoint, base, job, tables, fixed, resident_bytes }
+    Planner { checkpoint: &opened.checkpoint, base, job, rehearsals, fixed, resident_bytes }
 }
 
 fn placed(planned: &Planned<'_>) -> [u64; 5] {
@@ -161,8 +162,9 @@ fn candidates_are_compared_beside_one_process_and_the_best_that_still_fits_is_ca
     let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
     let args = bench(&model, &budgets(folder.path(), &opened, (job, 0.3)));
     let base = (settings(&args, job), Fixed::of(&args));
+    let rehearsals = Rehearsals::by(&tables);
     let found = |resident_bytes| {
-        let here = planner(&opened, base.clone(), Work::exactly(48, 24, 12).job, &tables);
+        let here = planner(&opened, base.clone(), Work::exactly(48, 24, 12).job, &rehearsals);
         Planner { resident_bytes, ..here }.search(rescored()).unwrap()
     };
     assert!(found(1 << 30).is_none(), "nothing fits beside a process that fills the memory");

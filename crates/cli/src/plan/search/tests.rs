@@ -6,7 +6,7 @@ use crate::loaded;
 use crate::resolve::{Needs, engine_config};
 use clap::Parser;
 use kernels::Isa;
-use policy::cost::{Curve, Decode, Linear};
+use policy::cost::{Curve, Decode, Linear, Tables};
 
 /// A machine that computes at once, and moves bytes at some rate.
 fn tables() -> Tables {
@@ -59,11 +59,12 @@ fn planning(requests: usize, of: impl FnOnce(&Planner<'_>)) {
         isa: Isa::Avx2,
         ..engine_config(&args, Needs::of_requests(&args, requests, 200, 24)).unwrap()
     };
+    let tables = tables();
     of(&Planner {
         checkpoint: &opened.checkpoint,
         base,
         job,
-        tables: &tables(),
+        rehearsals: &Rehearsals::by(&tables),
         fixed: Fixed::of(&args),
         resident_bytes: 1 << 20,
     });
@@ -149,4 +150,81 @@ fn of_plans_that_are_as_fast_the_one_that_answers_sooner() {
     assert_eq!(preferred([(93.0, 11.0), (92.9, 6.0), (92.5, 3.3), (92.4, 3.3), (80.0, 1.0)]), Some(2));
     assert_eq!(preferred([(93.0, 3.0), (92.9, 3.0)]), Some(0));
     assert_eq!(preferred([]), None);
+}
+
+#[test]
+fn what_was_run_is_not_run_again() {
+    planning(48, |planner| {
+        let made = || planner.rehearsals.made();
+        let placed = liked(planner);
+        let candidates = planner.candidates(&placed[..2], None);
+        let outlines: Vec<_> = candidates.iter().map(|candidate| planner.outline(candidate)).collect();
+        let runs = planner.runs(&outlines, GENERATIONS).unwrap();
+        let first = made();
+        assert!(first > 1 && runs.iter().flatten().count() > 1);
+        // Those of a kind are one, in a search and in the next.
+        let twice = [&outlines[..], &outlines[..]].concat();
+        assert_eq!(planner.runs(&twice, GENERATIONS).unwrap(), [&runs[..], &runs[..]].concat());
+        assert_eq!(made(), first);
+        let (kinds, of) = kinds(&twice);
+        assert!(
+            kinds.len() <= outlines.iter().flatten().count() && of[..outlines.len()] == of[outlines.len()..]
+        );
+        planner.search(2).unwrap().expect("a plan");
+        let searched = made();
+        planner.search(2).unwrap().expect("a plan");
+        assert_eq!(made(), searched, "what was left before its end is known to be too late");
+    });
+}
+
+#[test]
+fn a_longer_look_begins_with_what_was_run() {
+    planning(300, |planner| {
+        let candidate = planner.candidates(&liked(planner), None).into_iter().find(|candidate| {
+            let run = planner.score_in(*candidate, screen::FIRST_GENERATIONS).unwrap();
+            run.is_some_and(|scored| scored.run.rehearsed < 150)
+        });
+        let before = planner.rehearsals.made();
+        planner.score(candidate.expect("a part tells the rest")).unwrap();
+        assert_eq!(planner.rehearsals.made(), before + 1, "four generations were run");
+    });
+}
+
+#[test]
+fn nobody_is_left_out_who_would_be_chosen() {
+    planning(48, |planner| {
+        let candidates = planner.candidates(&liked(planner), None);
+        let some = candidates.iter().step_by(4);
+        let outlines: Vec<_> = some.map(|candidate| planner.outline(candidate)).collect();
+        let raced = planner.race(&outlines).unwrap();
+        let all = planner.runs(&outlines, GENERATIONS).unwrap();
+        let rate = |run: &Option<Offline>| run.as_ref().map_or(0.0, Offline::tokens_per_s);
+        let fastest = all.iter().map(rate).fold(0.0, f64::max);
+        let mut left = 0;
+        for (raced, run) in raced.iter().zip(&all).filter(|(_, run)| run.is_some()) {
+            assert!(raced == run || raced.is_none() && rate(run) < AS_FAST * fastest, "{run:?}");
+            left += usize::from(raced.is_none());
+        }
+        assert!(left > 0, "all were run to their ends");
+        // Who draws a curve leaves none out.
+        let fixed = Fixed { max_latency_s: Some(f64::MAX), ..planner.fixed };
+        let curve = Planner { fixed, base: planner.base.clone(), ..*planner };
+        assert!(
+            planner.enough(all.iter().flatten()).is_some() && curve.enough(all.iter().flatten()).is_none()
+        );
+    });
+}
+
+/// No gain is told of memory that changes nothing, however few blocks were looked at.
+#[test]
+fn a_plan_that_nobody_had_looked_at_is_no_gain_of_memory() {
+    planning(48, |planner| {
+        let found = planner.search(1).unwrap().expect("a plan");
+        let same = Planner { base: planner.base.clone(), ..*planner };
+        assert_eq!(planner.gain(&found, &same).unwrap(), 0.0);
+        // A plan that is not the best there is: what is better has room here, too.
+        let slow = found.scored.last().expect("some were run").clone();
+        let worse = Found { scored: vec![slow], others: vec![], keep: 1, programme: None };
+        assert_eq!(planner.gain(&worse, &same).unwrap(), 0.0);
+    });
 }
