@@ -239,9 +239,11 @@ fn own_rule<'a>(
             Err(why) => refused = why,
         }
     }
-    let (tables, resident_bytes) = (&Tables::default(), memory::needed_bytes());
+    let (tables, resident_bytes) = (Tables::default(), memory::needed_bytes());
+    // Nothing is rehearsed.
+    let rehearsals = &Rehearsals::by(&tables);
     let (checkpoint, base, job) = (&opened.checkpoint, base.clone(), work.job);
-    let planner = Planner { checkpoint, base, job, tables, fixed, resident_bytes };
+    let planner = Planner { checkpoint, base, job, rehearsals, fixed, resident_bytes };
     let least = planner.least_plan(refused)?;
     let (kv, steps) = (shares(least.homes.kv), of(least.step_tokens, least.seqs(planner.job)));
     let planned = Planned::new(&opened.checkpoint, planner.config(&least))?;
