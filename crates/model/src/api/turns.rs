@@ -92,14 +92,10 @@ impl Turns {
     }
 }
 
-/// Whether a tool of this type is one that a server runs by itself, if it has it. That it may is no promise that it does.
-pub(super) fn is_hosted(kind: &str, hosted: &[&str]) -> bool {
-    hosted.iter().any(|name| kind.starts_with(name))
-}
-
-/// How a tool that the model is not told of is told to whoever runs the server.
-pub(super) fn left_out(at: usize, kind: &str) -> String {
-    format!("tools[{at}] ({kind})")
+/// The name of a tool that a server runs by itself, if it has it: that it may is no promise that it does. `kind`: the type of a
+/// tool, which begins as one of these if it is one.
+pub(super) fn hosted(kind: &str, all: &[&'static str]) -> Option<&'static str> {
+    all.iter().find(|name| kind.starts_with(*name)).map(|name| name.trim_end_matches('_'))
 }
 
 /// A function in the chat's shape: what a model is told of it, in the order that templates print. `parameters`: where they are.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::turns::{Turns, function, is_hosted, left_out};
+use super::super::turns::{Turns, function, hosted};
 use super::super::{ApiError, Context};
 
 /// Tools that a server runs by itself, if it has them.
@@ -137,15 +137,16 @@ fn texts(content: &Value) -> Result<Value, String> {
 }
 
 /// Functions in the chat's shape, and what the model is not told of.
-pub(super) fn tools(tools: &[Value]) -> Result<(Vec<Value>, Vec<String>), ApiError> {
+pub(super) fn tools(tools: &[Value]) -> Result<(Vec<Value>, Vec<&'static str>), ApiError> {
     let (mut functions, mut beside) = (Vec::new(), Vec::new());
     for (at, tool) in tools.iter().enumerate() {
-        match tool["type"].as_str() {
-            None | Some("custom") => functions.push(function(tool, "input_schema")),
-            Some(kind) if is_hosted(kind, &HOSTED) => beside.push(left_out(at, kind)),
-            Some(other) => {
+        let kind = tool["type"].as_str().unwrap_or("custom");
+        match hosted(kind, &HOSTED) {
+            Some(name) => beside.push(name),
+            None if kind == "custom" => functions.push(function(tool, "input_schema")),
+            None => {
                 let what = format!(
-                    "a tool of type `{other}` (tools[{at}]; the model can call those with an input_schema)"
+                    "a tool of type `{kind}` (tools[{at}]; the model can call those with an input_schema)"
                 );
                 return Err(ApiError::not_supported("tools", &what));
             }

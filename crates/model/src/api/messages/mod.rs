@@ -44,7 +44,7 @@ pub fn count_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> 
 }
 
 /// The chat that a body means, and the tools that it does not have. Fields that both endpoints have go over as they are, for the chat's reader to judge.
-fn as_chat(body: &Value, context: &Context) -> Result<(Value, Vec<String>), ApiError> {
+fn as_chat(body: &Value, context: &Context) -> Result<(Value, Vec<&'static str>), ApiError> {
     let mut fields = Fields::of(body)?;
     refuse_what_is_not_built(&mut fields)?;
     let system = fields.value("system");

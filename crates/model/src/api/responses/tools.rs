@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::ApiError;
-use super::super::turns::{function, is_hosted, left_out};
+use super::super::turns::{function, hosted};
 
 /// Tools that a server runs by itself, if it has them.
 pub(in super::super) const HOSTED: [&str; 6] =
@@ -19,7 +19,7 @@ pub(super) struct Tools {
     /// Names that stand before those of some functions.
     pub(super) namespaces: Vec<String>,
     /// What the model is not told of.
-    pub(super) left_out: Vec<String>,
+    pub(super) left_out: Vec<&'static str>,
 }
 
 impl Tools {
@@ -35,11 +35,11 @@ impl Tools {
         match tool["type"].as_str() {
             Some("function") => self.functions.push(function(tool, "parameters")),
             Some("namespace") => self.add_namespace(at, tool)?,
-            Some(kind) if is_hosted(kind, &HOSTED) => {
-                self.left_out.push(left_out(at, kind));
-                return Ok(());
-            }
             Some(other) => {
+                if let Some(name) = hosted(other, &HOSTED) {
+                    self.left_out.push(name);
+                    return Ok(());
+                }
                 let what = format!("a tool of type `{other}` (tools[{at}]; the model can call functions)");
                 return Err(ApiError::not_supported("tools", &what));
             }
