@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use engine::Engine;
 use model::sampling::SamplingParams;
 use model::template::ChatTemplate;
-use model::thoughts::{Apart, Shown, Thoughts};
+use model::thoughts::{Apart, Manner, Thoughts};
 use model::tokenizer::Special;
 use serde_json::{Value, json};
 
@@ -161,8 +161,8 @@ impl Chat<'_> {
             );
         }
         let thoughts = self.template.thoughts();
-        let thoughts =
-            thoughts.and_then(|markers| Thoughts::behind(&prompt, None, markers, tokenizer, Shown::Beside));
+        let thoughts = thoughts
+            .and_then(|markers| Thoughts::behind(&prompt, None, markers, tokenizer, Manner::default()));
         let mut params = self.params.clone();
         params.skip_special_tokens &= !thoughts.as_ref().is_some_and(|it| it.has_special_marker(tokenizer));
         let asked = Asked::new(self.engine, self.text, ids, &params, &self.interrupts)?;

@@ -308,9 +308,7 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     if voice == Voice::Normal {
         args.thoughts.note();
     }
-    let template_for =
-        |tools| anyhow::Ok(text.template_for(tools)?.map(|template| args.thoughts.of(template)));
-    let (template, tool_template) = (template_for(Tools::Absent)?, template_for(Tools::Given)?);
+    let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
     args.thoughts.check(template.as_ref(), &text.tokenizer)?;
     if args.engine.tool_call_parser.is_some() && tool_template.as_ref().is_some_and(|it| !it.shows_tools()) {
         let why = "--tool-call-parser: this model's chat template shows it no tools, so that it calls only those that a request \
@@ -363,6 +361,7 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
             true => OwnTemplates::Taken,
             false => OwnTemplates::Refused,
         },
+        thoughts: args.thoughts.manner(),
     })
 }
 

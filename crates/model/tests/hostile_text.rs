@@ -131,6 +131,7 @@ proptest! {
             context_len: 100,
             max_logprobs: 20,
             own_templates: OwnTemplates::Taken,
+            thoughts: model::thoughts::Manner::default(),
             streaming: Streaming::Offered,
             now: WallClock::default(),
         };

@@ -8,6 +8,7 @@ use model::api::schema::Offered;
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::GenerationConfig;
 use model::template::{ChatTemplate, SpecialTexts, WallClock};
+use model::thoughts::Manner;
 use model::tokenizer::Tokenizer;
 
 use crate::clock::unix_now;
@@ -35,6 +36,8 @@ pub struct Served {
     pub max_logprobs: u32,
     /// Whether conversations may bring a chat template.
     pub own_templates: OwnTemplates,
+    /// What becomes of thoughts where a request does not say.
+    pub thoughts: Manner,
 }
 
 impl Served {
@@ -60,6 +63,7 @@ impl Served {
             context_len: self.engine.hold().max_model_len,
             max_logprobs: self.max_logprobs,
             own_templates: self.own_templates,
+            thoughts: self.thoughts,
             streaming: Streaming::Offered,
             now: WallClock { unix_s: unix_now() as i64, utc_offset_s: 0 },
         }

@@ -3,9 +3,10 @@
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use model::template::ChatTemplate;
+use model::thoughts::{Manner, Shown};
 use model::tokenizer::Tokenizer;
 
-use crate::console::{Misuse, note};
+use crate::console::note;
 
 #[derive(Args)]
 pub(crate) struct ThoughtsArgs {
@@ -52,11 +53,6 @@ impl ThoughtsArgs {
         if self.most().is_none() {
             return Ok(());
         }
-        if self.reasoning_format == ReasoningFormat::None {
-            let why =
-                "--reasoning-budget limits thoughts that are told apart: leave --reasoning-format none out";
-            bail!(Misuse(why.into()));
-        }
         let markers = template.and_then(ChatTemplate::thoughts);
         if markers.is_some_and(|markers| !markers.are_tokens(tokenizer)) {
             bail!(
@@ -75,9 +71,12 @@ impl ThoughtsArgs {
         self.most().map_or("none".into(), |most| most.to_string())
     }
 
-    /// The template as requests are to be read by it.
-    pub(crate) fn of(&self, template: ChatTemplate) -> ChatTemplate {
-        let markers = template.thoughts().filter(|_| self.reasoning_format == ReasoningFormat::Auto);
-        template.with_thoughts(markers.map(|markers| markers.of_at_most(self.most())))
+    /// What becomes of thoughts where a request does not say.
+    pub(crate) fn manner(&self) -> Manner {
+        let shown = match self.reasoning_format {
+            ReasoningFormat::Auto => Shown::Beside,
+            ReasoningFormat::None => Shown::InText,
+        };
+        Manner { shown, most: self.most() }
     }
 }

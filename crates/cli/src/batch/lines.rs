@@ -217,6 +217,7 @@ mod tests {
             context_len,
             max_logprobs: 0,
             own_templates: OwnTemplates::Refused,
+            thoughts: model::thoughts::Manner::default(),
             streaming: Streaming::Refused,
             now: WallClock::default(),
         };

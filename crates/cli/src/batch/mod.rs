@@ -22,6 +22,7 @@ use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
+use model::thoughts::Manner;
 use server::{Log, LogFormat, LogLevel};
 use sha2::{Digest, Sha256};
 
@@ -69,13 +70,13 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
     let (engine, thoughts) = (&args.flags.engine, &args.flags.thoughts);
     thoughts.note();
-    let template_for = |tools| anyhow::Ok(text.template_for(tools)?.map(|template| thoughts.of(template)));
-    let (template, tool_template) = (template_for(Tools::Absent)?, template_for(Tools::Given)?);
+    let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
     thoughts.check(template.as_ref(), &text.tokenizer)?;
     let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
     let served = served_names(&args.flags.served_model_name, &args.model, &opened.name);
     let vocab = opened.checkpoint.spec().vocab;
-    let context = context(&text, [template.as_ref(), tool_template.as_ref()], &served, (vocab, max));
+    let templates = [template.as_ref(), tool_template.as_ref()];
+    let context = Context { thoughts: thoughts.manner(), ..context(&text, templates, &served, (vocab, max)) };
     let waiting_bytes = Limits::waiting_bytes(host_memory(engine)?);
     text.tokenizer.keep_grammars(waiting_bytes);
     let known = Lines::of(&input, &context)?;
@@ -315,6 +316,7 @@ fn context<'a>(
         context_len,
         max_logprobs: MAX_LOGPROBS,
         own_templates: OwnTemplates::Refused,
+        thoughts: Manner::default(),
         streaming: Streaming::Refused,
         now: WallClock::default(),
     }

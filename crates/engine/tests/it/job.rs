@@ -137,6 +137,7 @@ fn run_into(
         context_len: engine.hold().max_model_len,
         max_logprobs: 0,
         own_templates: OwnTemplates::Refused,
+        thoughts: model::thoughts::Manner::default(),
         streaming: Streaming::Refused,
         now: WallClock { unix_s: 0, utc_offset_s: 0 },
     };

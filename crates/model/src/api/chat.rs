@@ -150,9 +150,7 @@ fn own_template(fields: &mut Fields, context: &Context) -> Result<Option<ChatTem
     }
     let own = ChatTemplate::new(&source);
     let own = own.map_err(|error| ApiError::invalid(param, format!("{param}: {error}")))?;
-    // A server that leaves its model's thoughts in the text leaves these there, too.
-    let usual = context.template.and_then(ChatTemplate::thoughts);
-    let markers = usual.map(|usual| own.thoughts().unwrap_or(usual));
+    let markers = own.thoughts().or_else(|| context.template?.thoughts());
     let own = own.with_thoughts(markers);
     let format = own.tool_format().or_else(|| context.template?.tool_format());
     Ok(Some(match format {

@@ -57,6 +57,7 @@ pub use values::{VALUE_BYTES, values};
 
 use crate::sampling::{GenerationConfig, Limits};
 use crate::template::{ChatTemplate, SpecialTexts, WallClock};
+use crate::thoughts::Manner;
 use crate::tokenizer::Tokenizer;
 
 /// Whether answers can be sent in pieces.
@@ -100,6 +101,8 @@ pub struct Context<'a> {
     pub max_logprobs: u32,
     /// Whether requests may bring templates.
     pub own_templates: OwnTemplates,
+    /// What becomes of thoughts where a request does not say.
+    pub thoughts: Manner,
     /// Whether streams are offered.
     pub streaming: Streaming,
     /// What templates see as the date.

@@ -1,7 +1,7 @@
 //! Tells an answer's thoughts, its text and its calls apart, as they come.
 
 use super::Generate;
-use crate::thoughts::{Apart, Shown, Split};
+use crate::thoughts::{Apart, Split};
 use crate::tools::{CallParser, Part};
 
 /// How far one answer has been read.
@@ -31,7 +31,7 @@ impl Reading {
         Reading {
             split: request.thoughts.as_ref().map(|thoughts| thoughts.split()),
             parser: request.calls.as_ref().map(|calls| calls.parser()),
-            tells: request.thoughts.as_ref().is_some_and(|thoughts| thoughts.shown == Shown::Beside),
+            tells: request.tells_thoughts(),
         }
     }
 

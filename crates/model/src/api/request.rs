@@ -12,7 +12,7 @@ use super::{
     ApiError, Context, Kept, Streaming, UnknownFields, chat, completion, messages, responses, words,
 };
 use crate::sampling::{Overrides, SamplingParams};
-use crate::thoughts::{Apart, Shown, Thoughts};
+use crate::thoughts::{Apart, Thoughts};
 use crate::tokenizer::Special;
 use crate::tools::Calls;
 
@@ -135,7 +135,7 @@ impl Generate {
 
     /// Whether the client is told what the model thinks.
     pub(super) fn tells_thoughts(&self) -> bool {
-        self.thoughts.as_ref().is_some_and(|thoughts| thoughts.shown == Shown::Beside)
+        self.thoughts.as_ref().is_some_and(Thoughts::are_told)
     }
 
     /// What its answers say and think, if that is to be told apart.

@@ -43,6 +43,7 @@ impl Model {
             context_len,
             max_logprobs: 20,
             own_templates: OwnTemplates::Refused,
+            thoughts: Manner::default(),
             streaming,
             now: WallClock::default(),
         }

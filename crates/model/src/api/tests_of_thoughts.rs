@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::tests::{Model, choice, meta, model, parsed, refused};
 use super::*;
 use crate::output::{Finish, FinishReason};
+use crate::thoughts::{Manner, Shown};
 use crate::tokenizer::TokenizerConfig;
 
 /// A model of Qwen3's manners, whose markers are tokens, special ones or not, or none.
@@ -132,14 +133,22 @@ fn thoughts_may_be_limited() {
     assert!(ask(&model, silent).unwrap().params.grammar.is_none(), "there are no thoughts to limit");
     let unmarked = ask(&thinker(None), json!({"thinking_token_budget": 1})).unwrap_err();
     assert_eq!(unmarked.param.as_deref(), Some("thinking_token_budget"));
-    let mut limited = thinker(Some(false));
-    limited.template =
-        limited.template.with_thoughts(model.template.thoughts().map(|it| it.of_at_most(Some(3))));
-    let request = ask(&limited, json!({})).unwrap();
-    assert_eq!(possible(&limited, &request, &[opens, 5, 5, 5]), [closes], "the server's limit");
-    let request = ask(&limited, json!({"thinking_token_budget": 1})).unwrap();
-    assert_eq!(possible(&limited, &request, &[opens, 5]), [closes], "the request's comes first");
-    assert!(ask(&limited, json!({"thinking_token_budget": -1})).unwrap().params.grammar.is_none());
+    let limited = |manner: Manner, mut body: Value| {
+        body["messages"] = json!([{"role": "user", "content": "Hi"}]);
+        let context = Context { thoughts: manner, ..model.context(1000, Streaming::Offered) };
+        chat(&body, &context).unwrap()
+    };
+    let three = Manner { most: Some(3), ..Manner::default() };
+    let request = limited(three, json!({}));
+    assert_eq!(possible(&model, &request, &[opens, 5, 5, 5]), [closes], "the server's limit");
+    let request = limited(three, json!({"thinking_token_budget": 1}));
+    assert_eq!(possible(&model, &request, &[opens, 5]), [closes], "the request's comes first");
+    assert!(limited(three, json!({"thinking_token_budget": -1})).params.grammar.is_none());
+    // A server may leave them in the text, and limit them there; a request may have them told apart.
+    let in_text = Manner { shown: Shown::InText, ..three };
+    let request = limited(in_text, json!({}));
+    assert_eq!((possible(&model, &request, &[opens, 5, 5, 5]), request.thoughts), (vec![closes], None));
+    assert!(limited(in_text, json!({"reasoning_format": "auto"})).thoughts.is_some_and(|it| it.are_told()));
 }
 
 #[test]

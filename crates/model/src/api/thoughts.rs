@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::{ApiError, Context, Generate};
 use crate::template::{ChatTemplate, Ending};
-use crate::thoughts::{Shown, Thoughts};
+use crate::thoughts::{Manner, Shown, Thoughts};
 
 const BUDGET: &str = "thinking_token_budget";
 
@@ -17,7 +17,9 @@ pub(super) fn read(
     context: &Context,
 ) -> Result<Option<Thoughts>, ApiError> {
     let included = fields.flag("include_reasoning")? != Some(false);
+    let usual = context.thoughts;
     let shown = match (fields.text("reasoning_format")?.as_deref(), included) {
+        (None, _) if usual.shown == Shown::InText => Shown::InText,
         (None | Some("auto" | "deepseek"), true) => Shown::Beside,
         (None | Some("auto" | "deepseek"), false) => Shown::Never,
         (Some("none"), _) => Shown::InText,
@@ -26,10 +28,9 @@ pub(super) fn read(
             return Err(ApiError::invalid("reasoning_format", message));
         }
     };
-    let budget = budget(fields)?;
-    let Some(usual) = template.thoughts() else { return Ok(None) };
-    let markers = budget.map_or(usual, |most| usual.of_at_most(most));
-    Ok(Thoughts::behind(prompt, continued, markers, context.tokenizer, shown))
+    let manner = Manner { shown, most: budget(fields)?.unwrap_or(usual.most) };
+    let markers = template.thoughts();
+    Ok(markers.and_then(|markers| Thoughts::behind(prompt, continued, markers, context.tokenizer, manner)))
 }
 
 /// What is said of a limit, by vLLM's name or llama.cpp's: there is none, where it is less than 0.

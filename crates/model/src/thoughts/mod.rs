@@ -18,13 +18,11 @@ pub struct Markers {
     opens: &'static str,
     closes: &'static str,
     answer: Option<[&'static str; 2]>,
-    /// Tokens that thoughts may have between them, where a request does not say.
-    most: Option<u32>,
 }
 
 impl Markers {
     const fn bare(opens: &'static str, closes: &'static str) -> Markers {
-        Markers { opens, closes, answer: None, most: None }
+        Markers { opens, closes, answer: None }
     }
 }
 
@@ -44,11 +42,6 @@ impl Markers {
             thinks && known.answer.is_none_or(|[opens, _]| source.contains(opens))
         };
         [THINK_AND_RESPOND, THINK].into_iter().chain(OTHERS).find(has)
-    }
-
-    /// The same of thoughts of so many tokens at the most.
-    pub fn of_at_most(self, tokens: Option<u32>) -> Self {
-        Markers { most: tokens, ..self }
     }
 
     /// Whether each is one token: what thoughts are counted by.
@@ -96,14 +89,23 @@ pub struct Thoughts {
     begins: Begins,
     /// The tokens that the markers are, where each is one.
     ids: Option<Ids>,
+    manner: Manner,
+}
+
+/// What becomes of thoughts, and how many there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
     /// Whether the client is told them.
     pub shown: Shown,
+    /// Tokens between their markers at the most.
+    pub most: Option<u32>,
 }
 
 /// What becomes of thoughts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shown {
     /// They are told beside the answer.
+    #[default]
     Beside,
     /// They are left out.
     Never,
@@ -124,15 +126,20 @@ impl Thoughts {
         continued: Option<&str>,
         markers: Markers,
         tokenizer: &Tokenizer,
-        shown: Shown,
+        manner: Manner,
     ) -> Option<Self> {
         let (begins, ids) = (markers.begins(prompt, continued)?, markers.ids(tokenizer));
-        Some(Thoughts { markers, begins, ids, shown })
+        Some(Thoughts { markers, begins, ids, manner })
+    }
+
+    /// Whether the client is told them beside the answer.
+    pub fn are_told(&self) -> bool {
+        self.manner.shown == Shown::Beside
     }
 
     /// Whether they are told from the answer.
     pub fn are_apart(&self) -> bool {
-        self.shown != Shown::InText
+        self.manner.shown != Shown::InText
     }
 
     /// Whether texts must be shown with special tokens to be read.
@@ -153,14 +160,14 @@ impl Thoughts {
 
     /// Whether there may be so many of them and no more.
     pub fn are_limited(&self) -> bool {
-        self.markers.most.is_some()
+        self.manner.most.is_some()
     }
 
     /// Answers that begin with thoughts, or not, no longer ones than they may be, and then have a form, if any; none where all answers
     /// are such, or no token tells where thoughts end.
     pub fn then(&self, form: Option<Grammar>) -> Option<Grammar> {
         let held = form.is_some() || self.are_limited();
-        self.ids.filter(|_| held).map(|ids| Behind::grammar(form, self.begins, ids, self.markers.most))
+        self.ids.filter(|_| held).map(|ids| Behind::grammar(form, self.begins, ids, self.manner.most))
     }
 
     /// How many of an answer's tokens are thoughts, their markers among them. None where no token tells.

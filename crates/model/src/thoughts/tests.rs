@@ -125,7 +125,7 @@ const IDS: Ids = Ids { opens: 1, closes: 2 };
 const END: u32 = 3;
 
 fn thoughts(begins: Begins, ids: Option<Ids>) -> Thoughts {
-    Thoughts { markers: THINK, begins, ids, shown: Shown::Beside }
+    Thoughts { markers: THINK, begins, ids, manner: Manner::default() }
 }
 
 #[test]
@@ -218,7 +218,10 @@ fn a_form_holds_behind_thoughts() {
 
 #[test]
 fn thoughts_end_in_time() {
-    let of = |begins, most| Thoughts { markers: THINK.of_at_most(most), ..thoughts(begins, Some(IDS)) };
+    let of = |begins, most| {
+        let manner = Manner { most, ..Manner::default() };
+        Thoughts { manner, ..thoughts(begins, Some(IDS)) }
+    };
     assert!(of(Begins::Before, None).then(None).is_none(), "nothing holds");
     let two = of(Begins::Before, Some(2)).then(None).unwrap();
     let mut guide = two.begin();

@@ -20,6 +20,7 @@ fn offline(served: &Served, endpoint: Endpoint, body: &Value) -> Value {
         context_len: served.engine.hold().max_model_len,
         max_logprobs: 20,
         own_templates: model::api::OwnTemplates::Refused,
+        thoughts: model::thoughts::Manner::default(),
         streaming: Streaming::Offered,
         now: WallClock::default(),
     };

@@ -53,6 +53,7 @@ pub(crate) fn served(model: &str) -> Served {
         settings: [("the model".to_string(), model.to_string())].into(),
         max_logprobs: 20,
         own_templates: OwnTemplates::Refused,
+        thoughts: model::thoughts::Manner::default(),
         tokenizer: Arc::new(tokenizer),
     }
 }
