@@ -66,6 +66,9 @@ fn card(app: &App, name: &str) -> Result<Value, ApiError> {
     Ok(json!({
         "id": name,
         "object": "model",
+        // As Anthropic's clients read it.
+        "type": "model",
+        "display_name": name,
         "created": app.created,
         "owned_by": "ballast",
         "root": served.names.first(),

@@ -69,7 +69,7 @@ pub(crate) fn no_key() -> ApiError {
         401,
         "authentication_error",
         "invalid_api_key",
-        "a valid API key is needed: Authorization: Bearer KEY",
+        "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY",
     )
 }
 

@@ -130,13 +130,14 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
 
 /// Whether it is for an endpoint of Anthropic's.
 fn is_of_messages(request: &Request) -> bool {
-    ["/v1/messages", "/v1/messages/count_tokens"].contains(&request.uri().path())
+    let path = request.uri().path();
+    path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Errors and ids as Anthropic's clients look for them.
 fn in_their_words(response: &mut Response, id: &HeaderValue) {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        *response.body_mut() = Body::from(error.message_body().to_string());
+        *response.body_mut() = Body::from(error.message_body(id.to_str().unwrap_or_default()).to_string());
     }
     response.headers_mut().insert("request-id", id.clone());
 }

@@ -3,6 +3,7 @@
 use super::reading::{Read, Reading};
 use super::response::call_seed;
 use super::{Choice, Generate, Meta};
+use crate::output::FinishReason;
 use crate::tools::{Part, ToolFormat};
 
 /// What a block is.
@@ -26,7 +27,7 @@ pub(super) enum Kind {
 pub(super) struct Block {
     pub(super) kind: Kind,
     pub(super) text: String,
-    /// The answer ends inside it, and it is a call.
+    /// The answer ends inside it.
     pub(super) is_cut: bool,
 }
 
@@ -63,9 +64,9 @@ impl Blocks {
         }
     }
 
-    /// Reads on. `ends`: this is the last piece, and every block is closed behind it.
-    pub(super) fn push(&mut self, text: &str, ends: bool) -> Vec<Step> {
-        let Read { thought, parts, has_called } = self.reading.push(text, ends);
+    /// Reads on. `end`: this is the last piece, and the last block is closed behind it, whole or not.
+    pub(super) fn push(&mut self, text: &str, end: Option<FinishReason>) -> Vec<Step> {
+        let Read { thought, parts, has_called } = self.reading.push(text, end.is_some());
         self.has_called = has_called;
         let mut steps = Vec::new();
         if !thought.is_empty() {
@@ -78,8 +79,10 @@ impl Blocks {
                 Part::Arguments { text, .. } => self.add(text, &mut steps),
             }
         }
-        if ends {
-            self.close(self.reading.is_within_call(), &mut steps);
+        if let Some(reason) = end {
+            let is_call = self.open.as_ref().is_some_and(|open| matches!(open.kind, Kind::Call { .. }));
+            let is_cut = if is_call { self.reading.is_within_call() } else { reason != FinishReason::Stop };
+            self.close(is_cut, &mut steps);
         }
         steps
     }
@@ -110,9 +113,8 @@ impl Blocks {
         }
     }
 
-    fn close(&mut self, within_call: bool, steps: &mut Vec<Step>) {
+    fn close(&mut self, is_cut: bool, steps: &mut Vec<Step>) {
         if let Some(block) = self.open.take() {
-            let is_cut = within_call && matches!(block.kind, Kind::Call { .. });
             steps.push(Step::Closes(Block { is_cut, ..block }));
         }
     }
@@ -121,7 +123,7 @@ impl Blocks {
 /// The blocks of a whole answer, and whether it ends with calls that are whole.
 pub(super) fn whole(request: &Generate, choice: &Choice, meta: &Meta) -> (Vec<Block>, bool) {
     let mut blocks = Blocks::new(request, meta);
-    let steps = blocks.push(&choice.text, true);
+    let steps = blocks.push(&choice.text, Some(choice.finish.reason));
     let closed = |step| match step {
         Step::Closes(block) => Some(block),
         _ => None,

@@ -92,8 +92,8 @@ impl ApiError {
         json!({"error": self.object()})
     }
 
-    /// The response body of `/v1/messages`, in Anthropic's words.
-    pub fn message_body(&self) -> Value {
+    /// The response body of `/v1/messages`, in Anthropic's words. `request`: its id.
+    pub fn message_body(&self, request: &str) -> Value {
         let kind = match self.status {
             401 => "authentication_error",
             403 => "permission_error",
@@ -105,19 +105,7 @@ impl ApiError {
             500.. => "api_error",
             _ => "invalid_request_error",
         };
-        json!({"type": "error", "error": {"type": kind, "message": self.message}})
-    }
-
-    /// The same of a field that its client knows by another name. `names`: the name here, and the client's.
-    pub(super) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
-        let Some(param) = &mut self.param else { return self };
-        if let Some((_, own)) = names.iter().find(|(here, _)| here == param) {
-            (*own).clone_into(param);
-            for (here, own) in names {
-                self.message = self.message.replace(here, own);
-            }
-        }
-        self
+        json!({"type": "error", "error": {"type": kind, "message": self.message}, "request_id": request})
     }
 
     /// The object inside `error`.

@@ -119,7 +119,7 @@ impl Told {
 
     fn news(&mut self, news: &News, out: &mut Vec<u8>) {
         self.begin(out);
-        for step in self.blocks.push(news.text, news.finish.is_some()) {
+        for step in self.blocks.push(news.text, news.finish.map(|finish| finish.reason)) {
             self.teller.step(step, &self.request, &self.meta, out);
         }
         if news.finish.is_some() {

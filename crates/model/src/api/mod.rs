@@ -13,6 +13,7 @@ mod fields;
 mod format;
 mod logprobs;
 mod messages;
+mod names;
 mod plain;
 mod reading;
 mod request;

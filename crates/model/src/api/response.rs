@@ -48,10 +48,11 @@ pub fn counts(request: &Generate, choices: &[Choice]) -> [usize; 2] {
 
 /// The body for a request, as JSON: `choices` are all choices of the first prompt, then of the second, ...
 pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> String {
-    match (request.endpoint, choices) {
-        (Endpoint::Responses, [choice]) => responses::response(request, choice, meta).to_string(),
-        (Endpoint::Messages, [choice]) => messages::response(request, choice, meta).to_string(),
-        _ => of_choices(request, choices, meta, tokenizer),
+    match request.endpoint {
+        // They have one choice.
+        Endpoint::Responses => responses::response(request, &choices[0], meta).to_string(),
+        Endpoint::Messages => messages::response(request, &choices[0], meta).to_string(),
+        Endpoint::Completions | Endpoint::Chat => of_choices(request, choices, meta, tokenizer),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::thoughts::{Manner, Shown};
 use crate::tokenizer::TokenizerConfig;
 
 /// A model of Qwen3's manners, whose markers are tokens, special ones or not, or none.
-fn thinker(markers: Option<bool>) -> Model {
+pub(super) fn thinker(markers: Option<bool>) -> Model {
     let fixture = include_str!("../../tests/fixtures/tokenizer/llama-bpe.json");
     let mut fixture: Value = serde_json::from_str(fixture).unwrap();
     let n = fixture["hf"]["model"]["vocab"].as_object().unwrap().len();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Context;
+use super::{Context, MAX_MESSAGES};
 
 /// Messages in the shape of `/v1/chat/completions`.
 pub(super) struct Turns {
@@ -20,6 +20,10 @@ impl Turns {
 
     /// The system says something, once or again. Where the template has no place for that later, it stands in the user's words.
     pub(super) fn instructed(&mut self, content: Value) {
+        // Nothing displaces what a template says where nobody says anything.
+        if content == "" || content.as_array().is_some_and(Vec::is_empty) {
+            return;
+        }
         let begins = self.open.is_empty() && self.messages.iter().all(|message| message["role"] == "system");
         self.said_on(if begins || self.later_system { "system" } else { "user" }, content);
     }
@@ -42,8 +46,13 @@ impl Turns {
         let goes_on = self.open.is_empty() && self.messages.last().is_some_and(|last| last["role"] == role);
         match self.messages.last_mut().filter(|_| goes_on) {
             Some(last) => {
-                let before = parts(last["content"].take());
-                last["content"] = [before, parts(content)].concat().into();
+                let before = &mut last["content"];
+                if !before.is_array() {
+                    *before = parts(before.take()).into();
+                }
+                if let Value::Array(before) = before {
+                    before.extend(parts(content));
+                }
             }
             None => self.said(role, content),
         }
@@ -54,9 +63,15 @@ impl Turns {
         if self.open.contains_key("content") || self.open.contains_key("tool_calls") {
             self.close();
         }
-        let before = self.open.get("reasoning_content").and_then(Value::as_str).unwrap_or_default();
-        let text = if before.is_empty() { text.to_owned() } else { format!("{before}\n{text}") };
-        self.open.insert("reasoning_content".to_owned(), text.into());
+        match self.open.get_mut("reasoning_content") {
+            Some(Value::String(before)) => {
+                before.push('\n');
+                before.push_str(text);
+            }
+            _ => {
+                self.open.insert("reasoning_content".to_owned(), text.into());
+            }
+        }
     }
 
     /// The assistant calls a tool; `arguments` is a text of JSON.
@@ -99,11 +114,27 @@ pub(super) fn hosted(kind: &str, all: &[&'static str]) -> Option<&'static str> {
 }
 
 /// A function in the chat's shape: what a model is told of it, in the order that templates print. `parameters`: where they are.
-pub(super) fn function(tool: &Value, parameters: &str) -> Value {
+pub(super) fn function(tool: &Value, parameters: &str) -> Result<Value, String> {
+    if !tool["name"].as_str().is_some_and(|name| (1..=256).contains(&name.len())) {
+        return Err("expected a function with a name of 1 to 256 bytes".to_owned());
+    }
+    let is =
+        |name: &str, of: fn(&Value) -> bool| tool.get(name).is_none_or(|value| value.is_null() || of(value));
+    if !is("description", Value::is_string) {
+        return Err("description: expected a text".to_owned());
+    }
+    if !is(parameters, Value::is_object) {
+        return Err(format!("{parameters}: expected an object"));
+    }
     let fields = [("name", "name"), ("description", "description"), (parameters, "parameters")];
     let told = fields.into_iter().filter_map(|(own, name)| Some((name.to_owned(), tool.get(own)?.clone())));
     let function: Map<String, Value> = told.filter(|(_, value)| !value.is_null()).collect();
-    json!({"type": "function", "function": function})
+    Ok(json!({"type": "function", "function": function}))
+}
+
+/// Whether these are more messages than a conversation may have.
+pub(super) fn too_many(all: &[Value]) -> Option<String> {
+    (all.len() > MAX_MESSAGES).then(|| format!("{} of them; at most {MAX_MESSAGES}", all.len()))
 }
 
 fn parts(content: Value) -> Vec<Value> {

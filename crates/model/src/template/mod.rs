@@ -131,7 +131,7 @@ impl ChatTemplate {
         }
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
-        let developers = source.contains("developer");
+        let developers = ["'developer'", "\"developer\""].iter().any(|name| source.contains(name));
         let prints =
             Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true, developers };
         let mut template = ChatTemplate { environment, source, prints, tools, thoughts, later_system: false };

@@ -147,7 +147,8 @@ fn errors_are_told_in_the_words_of_the_endpoint() {
             (status, &json!("error"), &json!(kind)),
             "{body}"
         );
-        assert!(body["error"]["message"].is_string() && response.header("request-id").is_some());
+        assert!(body["error"]["message"].is_string());
+        assert_eq!(body["request_id"].as_str(), response.header("request-id"));
     };
     anthropic(&ask(&server, MESSAGES, &json!({"messages": []})), 400, "invalid_request_error");
     anthropic(&ask(&server, MESSAGES, &merged(&message(), json!({"model": "none"}))), 404, "not_found_error");
@@ -158,6 +159,7 @@ fn errors_are_told_in_the_words_of_the_endpoint() {
         "invalid_request_error",
     );
     anthropic(&ask(&server, "/v1/messages/count_tokens", &json!({})), 400, "invalid_request_error");
+    anthropic(&ask(&server, "/v1/messages/batches", &json!({})), 404, "not_found_error");
     let openai = ask(&server, RESPONSES, &json!({"input": "x", "previous_response_id": "resp_1"}));
     let body = openai.json();
     assert_eq!((openai.status, &body["error"]["param"]), (400, &json!("previous_response_id")), "{body}");

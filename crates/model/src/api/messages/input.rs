@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::turns::{Turns, function, hosted};
+use super::super::turns::{Turns, function, hosted, too_many};
 use super::super::{ApiError, Context};
+use super::Beside;
 
 /// Tools that a server runs by itself, if it has them.
 pub(in super::super) const HOSTED: [&str; 4] =
@@ -11,11 +12,14 @@ pub(in super::super) const HOSTED: [&str; 4] =
 
 /// The messages that these come to. `remembered`: in how many of the last answers what was thought stays.
 pub(super) fn messages(
-    all: &[Value],
-    system: Option<&Value>,
+    (all, system): (&[Value], Option<&Value>),
     remembered: usize,
     context: &Context,
+    beside: &mut Beside,
 ) -> Result<Vec<Value>, ApiError> {
+    if let Some(why) = too_many(all) {
+        return Err(ApiError::invalid("messages", format!("messages: {why}")));
+    }
     let thinks = |message: &&Value| message["role"] == "assistant" && is_thinking(message);
     let mut forget = all.iter().filter(thinks).count().saturating_sub(remembered);
     let mut turns = Turns::new(context);
@@ -25,9 +29,10 @@ pub(super) fn messages(
     }
     for (at, one) in all.iter().enumerate() {
         let wrong = |why: String| ApiError::invalid("messages", format!("messages[{at}]: {why}"));
-        let forgotten = thinks(&one) && forget > 0;
-        forget -= usize::from(forgotten);
-        message(one, forgotten, &mut turns).map_err(wrong)?;
+        let forgets = thinks(&one) && forget > 0;
+        forget -= usize::from(forgets);
+        let place = Place { forgets, is_last: at + 1 == all.len() };
+        message(one, place, &mut turns, beside).map_err(wrong)?;
     }
     Ok(turns.into_messages())
 }
@@ -36,15 +41,26 @@ fn is_thinking(message: &Value) -> bool {
     message["content"].as_array().is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "thinking"))
 }
 
-/// `forgets`: what it thought.
-fn message(message: &Value, forgets: bool, turns: &mut Turns) -> Result<(), String> {
+/// Where a message stands.
+#[derive(Clone, Copy)]
+struct Place {
+    /// So far back that what it thought is forgotten.
+    forgets: bool,
+    /// An answer goes on with it, if it is an assistant's.
+    is_last: bool,
+}
+
+fn message(message: &Value, place: Place, turns: &mut Turns, beside: &mut Beside) -> Result<(), String> {
     let content = &message["content"];
     match (message["role"].as_str(), content) {
         (Some("user"), Value::String(text)) => turns.said_on("user", json!(text)),
         (Some("system"), _) => turns.instructed(texts(content)?),
-        (Some("assistant"), Value::String(text)) => turns.said("assistant", json!(text)),
-        (Some("user"), Value::Array(blocks)) => of_user(blocks, turns)?,
-        (Some("assistant"), Value::Array(blocks)) => of_assistant(blocks, forgets, turns)?,
+        (Some("assistant"), Value::String(text)) => turns.said("assistant", begun(text, place)?),
+        (Some("user"), Value::Array(blocks)) if blocks.is_empty() => {
+            return Err("content: there is no block in it".to_owned());
+        }
+        (Some("user"), Value::Array(blocks)) => of_user(blocks, turns, beside)?,
+        (Some("assistant"), Value::Array(blocks)) => of_assistant(blocks, place, turns)?,
         (Some("user" | "assistant"), _) => {
             return Err("content: expected a text or a list of blocks".to_owned());
         }
@@ -59,7 +75,7 @@ fn kind(block: &Value) -> Result<&str, String> {
 }
 
 /// Results of calls, and what the user says.
-fn of_user(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
+fn of_user(blocks: &[Value], turns: &mut Turns, beside: &mut Beside) -> Result<(), String> {
     for block in blocks {
         match kind(block)? {
             "text" => turns.said_on("user", json!([text_part(block)?])),
@@ -67,6 +83,10 @@ fn of_user(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
                 let id = text(block, "tool_use_id")?;
                 let content = block.get("content").filter(|content| !content.is_null());
                 let content = content.map_or(Ok(json!("")), texts);
+                // Templates have no place for it; results say themselves what went wrong.
+                if block["is_error"] == true && !beside.ignored.contains(&"is_error") {
+                    beside.ignored.push("is_error");
+                }
                 turns.answered(id, content.map_err(|why| format!("tool_result: {why}"))?);
             }
             other => return Err(not_read(other, "text and tool_result")),
@@ -76,14 +96,14 @@ fn of_user(blocks: &[Value], turns: &mut Turns) -> Result<(), String> {
 }
 
 /// Thoughts, text and calls. Thoughts that cannot be read are passed over, as their model may do.
-fn of_assistant(blocks: &[Value], forgets: bool, turns: &mut Turns) -> Result<(), String> {
+fn of_assistant(blocks: &[Value], place: Place, turns: &mut Turns) -> Result<(), String> {
     let mut said = Vec::new();
     let mut calls = Vec::new();
     turns.close();
     for block in blocks {
         match kind(block)? {
             "text" => said.push(text_part(block)?),
-            "thinking" if forgets => (),
+            "thinking" if place.forgets => (),
             "thinking" => turns.thought(text(block, "thinking")?),
             "redacted_thinking" => (),
             "tool_use" => {
@@ -97,12 +117,26 @@ fn of_assistant(blocks: &[Value], forgets: bool, turns: &mut Turns) -> Result<()
     match said.len() {
         0 if !calls.is_empty() => (),
         0 => turns.said("assistant", json!("")),
-        1 => turns.said("assistant", said.remove(0)["text"].take()),
+        1 => turns.said("assistant", begun(said[0]["text"].as_str().unwrap_or_default(), place)?),
+        _ if place.is_last => {
+            let text: String = said.iter().filter_map(|part| part["text"].as_str()).collect();
+            turns.said("assistant", begun(&text, place)?);
+        }
         _ => turns.said("assistant", said.into()),
     }
     calls.iter().for_each(|(id, name, input)| turns.called(id, name, input));
     turns.close();
     Ok(())
+}
+
+/// What an assistant said. Tokens begin with the space before a word: behind one, models go on as they never learnt to.
+fn begun(text: &str, place: Place) -> Result<Value, String> {
+    match place.is_last && text.ends_with(char::is_whitespace) {
+        true => {
+            Err("content: what an answer is to go on with ends with white space; leave that out".to_owned())
+        }
+        false => Ok(json!(text)),
+    }
 }
 
 fn not_read(kind: &str, read: &str) -> String {
@@ -136,23 +170,26 @@ fn texts(content: &Value) -> Result<Value, String> {
     }
 }
 
-/// Functions in the chat's shape, and what the model is not told of.
-pub(super) fn tools(tools: &[Value]) -> Result<(Vec<Value>, Vec<&'static str>), ApiError> {
-    let (mut functions, mut beside) = (Vec::new(), Vec::new());
+/// Functions in the chat's shape.
+pub(super) fn tools(tools: &[Value], beside: &mut Beside) -> Result<Vec<Value>, ApiError> {
+    let mut functions = Vec::new();
     for (at, tool) in tools.iter().enumerate() {
         let kind = tool["type"].as_str().unwrap_or("custom");
-        match hosted(kind, &HOSTED) {
-            Some(name) => beside.push(name),
-            None if kind == "custom" => functions.push(function(tool, "input_schema")),
-            None => {
-                let what = format!(
-                    "a tool of type `{kind}` (tools[{at}]; the model can call those with an input_schema)"
-                );
-                return Err(ApiError::not_supported("tools", &what));
-            }
+        if let Some(name) = hosted(kind, &HOSTED) {
+            beside.ignored.push(name);
+            continue;
         }
+        if kind != "custom" {
+            let what = format!(
+                "a tool of type `{kind}` (tools[{at}]; the model can call those with an input_schema)"
+            );
+            return Err(ApiError::not_supported("tools", &what));
+        }
+        let wrong = |why: String| ApiError::invalid("tools", format!("tools[{at}]: {why}"));
+        functions.push(function(tool, "input_schema").map_err(wrong)?);
+        beside.places.push(format!("tools[{at}].input_schema"));
     }
-    Ok((functions, beside))
+    Ok(functions)
 }
 
 /// In the chat's shape.

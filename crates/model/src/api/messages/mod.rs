@@ -9,49 +9,64 @@ mod tests;
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
+use super::names::Names;
 use super::{ApiError, Context, Endpoint, Generate, chat, schema};
+use crate::template::ChatTemplate;
 
 pub(super) use answer::response;
 pub(super) use input::HOSTED;
 pub(super) use stream::Stream;
 
 /// What its fields are called where they are read.
-const NAMES: [(&str, &str); 4] = [
+const NAMES: Names<4> = Names([
     ("max_completion_tokens", "max_tokens"),
     ("stop", "stop_sequences"),
     ("thinking_token_budget", "thinking.budget_tokens"),
     ("response_format", "output_config.format"),
-];
+]);
 
 /// Reads the body of `/v1/messages`.
 pub fn messages(body: &Value, context: &Context) -> Result<Generate, ApiError> {
-    if body.get("max_tokens").is_none_or(Value::is_null) {
+    if Fields::of(body)?.value("max_tokens").is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
-    let (chat, left_out) = as_chat(body, context)?;
+    let (chat, beside) = as_chat(body, context)?;
     let request = chat::read(&chat, context, Endpoint::Messages);
-    let mut request = request.map_err(|error| error.renamed(&NAMES))?;
+    let mut request = request.map_err(|error| NAMES.told(error, &beside.places))?;
     schema::check_messages(body)?;
-    left_out.iter().for_each(|tool| request.unknown_fields.add(tool));
+    beside.ignored.iter().for_each(|name| request.unknown_fields.add(name));
     Ok(request)
 }
 
 /// How many tokens the prompt of such a body has: `/v1/messages/count_tokens`.
 pub fn count_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> {
-    let tokens = chat::count(&as_chat(body, context)?.0, context).map_err(|error| error.renamed(&NAMES))?;
+    let (chat, beside) = as_chat(body, context)?;
+    let tokens = chat::count(&chat, context).map_err(|error| NAMES.told(error, &beside.places))?;
     schema::check_count(body)?;
     Ok(json!({"input_tokens": tokens}))
 }
 
-/// The chat that a body means, and the tools that it does not have. Fields that both endpoints have go over as they are, for the chat's reader to judge.
-fn as_chat(body: &Value, context: &Context) -> Result<(Value, Vec<&'static str>), ApiError> {
+/// What a body says that its chat does not.
+#[derive(Default)]
+struct Beside {
+    /// What the model is not told.
+    ignored: Vec<&'static str>,
+    /// Where the parameters of each function stand.
+    places: Vec<String>,
+}
+
+/// The chat that a body means. Fields that both endpoints have go over as they are, for the chat's reader to judge.
+fn as_chat(body: &Value, context: &Context) -> Result<(Value, Beside), ApiError> {
     let mut fields = Fields::of(body)?;
-    refuse_what_is_not_built(&mut fields)?;
+    let mut beside = Beside::default();
+    NAMES.refuse_others(&mut fields)?;
+    fields.refuse("container", &[], "a container")?;
+    fields.refuse("mcp_servers", &[json!([])], "asking other servers")?;
     let system = fields.value("system");
     let all = fields.list("messages")?;
     let all = all.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
     let remembered = remembered(fields.object("context_management")?)?;
-    let messages = input::messages(all, system, remembered, context)?;
+    let messages = input::messages((all, system), remembered, context, &mut beside)?;
     let mut own = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -64,8 +79,7 @@ fn as_chat(body: &Value, context: &Context) -> Result<(Value, Vec<&'static str>)
     put("messages", Some(messages.into()));
     put("max_completion_tokens", fields.value("max_tokens").cloned());
     put("stop", fields.texts("stop_sequences")?.map(Value::from));
-    let (functions, left_out) = input::tools(fields.list("tools")?.unwrap_or_default())?;
-    put("tools", Some(functions.into()));
+    put("tools", Some(input::tools(fields.list("tools")?.unwrap_or_default(), &mut beside)?.into()));
     let choice = fields.object("tool_choice")?;
     put("tool_choice", choice.map(input::tool_choice).transpose()?);
     let one = choice.and_then(|choice| choice.get("disable_parallel_tool_use")).and_then(Value::as_bool);
@@ -75,33 +89,26 @@ fn as_chat(body: &Value, context: &Context) -> Result<(Value, Vec<&'static str>)
     put("reasoning_effort", said("effort").cloned());
     let form = fields.value("output_format").or(said("format"));
     put("response_format", form.map(format).transpose()?);
-    thinking(fields.object("thinking")?, &mut own)?;
+    let countable = context.template.and_then(ChatTemplate::thoughts);
+    let is_countable = countable.is_none_or(|markers| markers.are_tokens(context.tokenizer));
+    if !thinking(fields.object("thinking")?, is_countable, &mut own)? {
+        beside.ignored.push("budget_tokens");
+    }
     // How long a prefix is to be kept, which is kept anyway.
     fields.value("cache_control");
     own.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
-    Ok((own.into(), left_out))
-}
-
-fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.refuse("container", &[], "a container")?;
-    fields.refuse("mcp_servers", &[json!([])], "asking other servers")?;
-    fields.refuse("n", &[json!(1)], "more than one answer")?;
-    fields.refuse("logprobs", &[json!(false)], "log-probabilities (which /v1/chat/completions has)")?;
-    for name in ["stop", "max_completion_tokens", "response_format"] {
-        if fields.value(name).is_some() {
-            let own = NAMES.iter().find(|(chat, _)| *chat == name).map_or(name, |(_, own)| own);
-            let message = format!("{name} is a field of /v1/chat/completions; here it is {own}");
-            return Err(ApiError::invalid(name, message));
-        }
-    }
-    Ok(())
+    Ok((own.into(), beside))
 }
 
 /// Of how many answers what was thought is kept, as `context_management` says.
 fn remembered(edits: Option<&Map<String, Value>>) -> Result<usize, ApiError> {
-    let edits = edits.and_then(|edits| edits.get("edits")).and_then(Value::as_array);
+    let edits = edits.and_then(|edits| edits.get("edits")).filter(|edits| !edits.is_null());
+    if edits.is_some_and(|edits| !edits.is_array()) {
+        let message = "context_management.edits: expected a list";
+        return Err(ApiError::invalid("context_management", message));
+    }
     let mut most = usize::MAX;
-    for edit in edits.into_iter().flatten() {
+    for edit in edits.and_then(Value::as_array).into_iter().flatten() {
         let kind = edit["type"].as_str().unwrap_or_default();
         if !kind.starts_with("clear_thinking") {
             let what = format!("an edit of type `{kind}` (clear_thinking is)");
@@ -123,23 +130,31 @@ fn format(form: &Value) -> Result<Value, ApiError> {
     }
 }
 
-/// Whether, and how long, the model is to think.
-fn thinking(asked: Option<&Map<String, Value>>, own: &mut Map<String, Value>) -> Result<(), ApiError> {
-    let Some(asked) = asked else { return Ok(()) };
-    let on = match asked.get("type").and_then(Value::as_str) {
+/// Whether, and how long, the model is to think: whether that can be asked of it. Who does not ask for thoughts is not told any.
+fn thinking(
+    asked: Option<&Map<String, Value>>,
+    is_countable: bool,
+    own: &mut Map<String, Value>,
+) -> Result<bool, ApiError> {
+    let kind = asked.map(|asked| asked.get("type").and_then(Value::as_str).unwrap_or_default());
+    let on = match kind {
         Some("enabled" | "adaptive") => true,
-        Some("disabled") => false,
-        _ => {
+        Some("disabled") | None => false,
+        Some(_) => {
             let message = "thinking: type: expected enabled, adaptive or disabled";
             return Err(ApiError::invalid("thinking", message));
         }
     };
-    own.insert("enable_thinking".to_owned(), json!(on));
-    if !on || asked.get("display").is_some_and(|display| display == "omitted") {
+    if kind.is_some() {
+        own.insert("enable_thinking".to_owned(), json!(on));
+    }
+    let said = |name: &str| asked.and_then(|asked| asked.get(name)).filter(|value| !value.is_null());
+    if !on || said("display").is_some_and(|display| display == "omitted") {
         own.insert("include_reasoning".to_owned(), json!(false));
     }
-    if let Some(most) = asked.get("budget_tokens").filter(|most| on && !most.is_null()) {
+    let Some(most) = said("budget_tokens").filter(|_| on) else { return Ok(true) };
+    if is_countable {
         own.insert("thinking_token_budget".to_owned(), most.clone());
     }
-    Ok(())
+    Ok(is_countable)
 }

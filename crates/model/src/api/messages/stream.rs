@@ -50,8 +50,8 @@ impl Teller for Stream {
         tell("message_stop", json!({}), out);
     }
 
-    fn failed(&mut self, _: &Generate, error: &ApiError, _: &Meta, out: &mut Vec<u8>) {
-        named("error", json!({}), error.message_body(), out);
+    fn failed(&mut self, _: &Generate, error: &ApiError, meta: &Meta, out: &mut Vec<u8>) {
+        named("error", json!({}), error.message_body(&meta.id), out);
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::tests::{choice, meta, model, parsed, talk};
+use super::super::tests::{Model, choice, meta, model, parsed, talk};
+use super::super::tests_of_thoughts::thinker;
 use super::super::*;
 use crate::output::{Finish, FinishReason, StopCause};
 
@@ -59,7 +60,34 @@ fn blocks_are_the_messages_of_a_chat() {
         json!({"messages": messages, "tools": [function], "max_tokens": 50, "top_k": 3, "stop": ["x"]});
     let chat = talk(chat).unwrap();
     assert_eq!((&asked.prompts, &asked.calls, &asked.params), (&chat.prompts, &chat.calls, &chat.params));
-    assert!(asked.unknown_fields.is_empty() && asked.endpoint == Endpoint::Messages);
+    assert_eq!(asked.unknown_fields.iter().collect::<Vec<_>>(), ["is_error"]);
+    assert_eq!(asked.endpoint, Endpoint::Messages);
+}
+
+/// As many as a body may have; who copied what was said before for each would not come to an end.
+#[test]
+fn a_great_many_blocks_are_read_at_once() {
+    let text = json!({"type": "text", "text": "x"});
+    let thought = json!({"type": "thinking", "thinking": "x"});
+    let messages = json!([
+        {"role": "user", "content": vec![text; 100_000]},
+        {"role": "assistant", "content": vec![thought; 100_000]},
+        {"role": "user", "content": "x"}]);
+    let body = json!({"max_tokens": 5, "messages": messages});
+    let chat = super::as_chat(&body, &model().context(1000, Streaming::Offered)).unwrap().0;
+    assert_eq!(chat["messages"][0]["content"].as_array().unwrap().len(), 100_000);
+    assert_eq!(chat["messages"][1]["reasoning_content"].as_str().unwrap().len(), 199_999);
+    let many = json!({"messages": vec![json!({"role": "user", "content": "x"}); MAX_MESSAGES + 1]});
+    assert_eq!(ask(many).unwrap_err().param.as_deref(), Some("messages"));
+}
+
+/// Nothing displaces what the template says by itself.
+#[test]
+fn a_system_that_says_nothing_is_none() {
+    let plain = ask(json!({})).unwrap().prompts;
+    for nothing in [json!(""), json!([]), json!([{"type": "text", "text": ""}])] {
+        assert_eq!(ask(json!({"system": nothing})).unwrap().prompts, plain);
+    }
 }
 
 #[test]
@@ -68,6 +96,9 @@ fn what_an_assistant_has_begun_is_gone_on_with() {
     let asked = ask(json!({"messages": messages})).unwrap();
     let chat = talk(json!({"messages": messages, "continue_final_message": true})).unwrap();
     assert_eq!(asked.prompts, chat.prompts);
+    let parts = json!([{"type": "text", "text": "We"}, {"type": "text", "text": "ll"}]);
+    let asked = ask(json!({"messages": [messages[0], {"role": "assistant", "content": parts}]})).unwrap();
+    assert_eq!(asked.prompts, chat.prompts, "nothing is put between them");
 }
 
 #[test]
@@ -140,11 +171,45 @@ fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
         (json!({"stop": ["x"]}), "stop", "here it is stop_sequences"),
         (json!({"output_config": {"format": {"type": "regex"}}}), "output_config", "expected json_schema"),
         (json!({"mcp_servers": [{}]}), "mcp_servers", "not supported"),
+        (json!({"context_management": {"edits": "x"}}), "context_management", "expected a list"),
+        (
+            json!({"tools": [{"type": "web_search_1"}, {"name": ""}]}),
+            "tools",
+            "tools[1]: expected a function",
+        ),
+        (
+            json!({"tools": [{"type": "web_search_1"}, {"name": "f", "input_schema": {"type": "frog"}}],
+                   "tool_choice": {"type": "any"}}),
+            "tools",
+            "tools[1].input_schema: ",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": []}]}),
+            "messages",
+            "messages[0]: content: there is no block",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a "}]}),
+            "messages",
+            "messages[1]: content: what an answer is to go on with ends with white space",
+        ),
+        (
+            json!({"tools": [{"name": "f", "input_schema": [1]}]}),
+            "tools",
+            "tools[0]: input_schema: expected an object",
+        ),
+        (
+            json!({"tools": [{"name": "f", "description": 1}]}),
+            "tools",
+            "tools[0]: description: expected a text",
+        ),
+        (json!({"prompt_logprobs": 1}), "prompt_logprobs", "not supported"),
+        (json!({"return_token_ids": true}), "return_token_ids", "not supported"),
     ] {
         let error = ask(body.clone()).unwrap_err();
         let found = error.param.as_deref().unwrap_or_default();
         assert!(found == param && error.message.contains(says), "{body}: {found}: {error}");
-        let told = error.message_body();
+        let told = error.message_body("req-1");
         assert_eq!(
             (&told["type"], &told["error"]["type"]),
             (&json!("error"), &json!("invalid_request_error"))
@@ -221,7 +286,11 @@ fn finished(reason: FinishReason, cause: Option<StopCause>, text: &str) -> Choic
 
 /// What events make of a message, and their names.
 fn streamed(request: &Generate, pieces: &[&str], choice: &Choice) -> (Value, Vec<String>) {
-    let mut events = Events::new(request.clone(), meta(), Arc::new(model().tokenizer));
+    streamed_by(model(), request, pieces, choice)
+}
+
+fn streamed_by(model: Model, request: &Generate, pieces: &[&str], choice: &Choice) -> (Value, Vec<String>) {
+    let mut events = Events::new(request.clone(), meta(), Arc::new(model.tokenizer));
     let mut out = Vec::new();
     for (i, text) in pieces.iter().enumerate() {
         let finish = (i + 1 == pieces.len()).then_some(&choice.finish);
@@ -245,6 +314,10 @@ fn streamed(request: &Generate, pieces: &[&str], choice: &Choice) -> (Value, Vec
             "content_block_delta" => {
                 let (block, delta) = (&mut message["content"][at], &data["delta"]);
                 match delta["type"].as_str().unwrap() {
+                    "thinking_delta" => {
+                        let thought = block["thinking"].as_str().unwrap().to_owned();
+                        block["thinking"] = json!(thought + delta["thinking"].as_str().unwrap());
+                    }
                     "text_delta" => {
                         block["text"] = json!(
                             block["text"].as_str().unwrap().to_owned() + delta["text"].as_str().unwrap()
@@ -279,6 +352,47 @@ fn an_answer_is_blocks_and_its_stream_adds_up_to_them() {
     let (message, names) = streamed(&request, &pieces, &choice);
     assert_eq!(message, body);
     assert_eq!((names[0].as_str(), names.last().unwrap().as_str()), ("message_start", "message_stop"));
+}
+
+/// They are told to who asks for them.
+#[test]
+fn thoughts_are_blocks_of_their_own() {
+    let pieces = ["<think>\nHm", ", hi?\n</think>", "\n\nHel", "lo."];
+    for (thinking, kinds) in [
+        (json!({"type": "adaptive"}), vec!["thinking", "text"]),
+        (json!({"type": "adaptive", "display": "omitted"}), vec!["text"]),
+        (Value::Null, vec!["text"]),
+    ] {
+        let model = thinker(Some(false));
+        let body = json!({"max_tokens": 50, "stream": true, "messages": [{"role": "user", "content": "Hi"}], "thinking": thinking});
+        let request = messages(&body, &model.context(1000, Streaming::Offered)).unwrap();
+        let marker = |text| model.tokenizer.id_of(text).unwrap();
+        let tokens = [marker("<think>"), 5, marker("</think>"), 6];
+        let choice =
+            Choice { tokens: tokens.to_vec(), ..finished(FinishReason::Stop, None, &pieces.concat()) };
+        let body = parsed(&response(&request, std::slice::from_ref(&choice), &meta(), &model.tokenizer));
+        let blocks = body["content"].as_array().unwrap();
+        assert_eq!(
+            blocks.iter().map(|block| block["type"].as_str().unwrap()).collect::<Vec<_>>(),
+            kinds,
+            "{thinking}"
+        );
+        assert_eq!(blocks.last().unwrap()["text"], "Hello.");
+        if kinds.len() > 1 {
+            assert_eq!(blocks[0]["thinking"], "Hm, hi?");
+        }
+        assert_eq!(body["usage"]["output_tokens_details"]["thinking_tokens"], 3);
+        assert_eq!(streamed_by(model, &request, &pieces, &choice).0, body, "{thinking}");
+    }
+}
+
+#[test]
+fn a_budget_that_nothing_keeps_is_told() {
+    let model = thinker(None);
+    let body = json!({"max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}],
+                      "thinking": {"type": "enabled", "budget_tokens": 1024}});
+    let request = messages(&body, &model.context(1000, Streaming::Offered)).unwrap();
+    assert_eq!(request.unknown_fields.iter().collect::<Vec<_>>(), ["budget_tokens"]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub(super) fn object(request: &Generate, meta: &Meta, status: &str) -> Value {
         "usage": null,
     });
     if let (Value::Object(object), Some(kept)) = (&mut object, &request.kept) {
-        object.extend(kept.repeats.iter().map(|(name, value)| (name.clone(), value.clone())));
+        object.extend(kept.repeated());
     }
     object
 }
@@ -108,9 +108,8 @@ pub(super) fn item(request: &Generate, meta: &Meta, at: usize, block: &Block, st
 
 /// As the client knows a function: the namespace that it is in, and its name there.
 pub(super) fn own_name<'a>(request: &'a Generate, name: &'a str) -> (Option<&'a str>, &'a str) {
-    let spaces = request.kept.iter().flat_map(|kept| &kept.namespaces);
-    let inside = |space: &'a String| Some((space, name.strip_prefix(space.as_str())?.strip_prefix('.')?));
-    spaces.into_iter().find_map(inside).map_or((None, name), |(space, own)| (Some(space.as_str()), own))
+    let inside = request.kept.iter().flat_map(|kept| &kept.inside).find(|(full, _)| **full == *name);
+    inside.map_or((None, name), |&(_, space)| (Some(&name[..space]), &name[space + 1..]))
 }
 
 /// What is in a message, or in what was thought.

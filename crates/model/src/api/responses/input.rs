@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::turns::Turns;
+use super::super::turns::{Turns, too_many};
 use super::super::{ApiError, Context};
 use super::tools::full_name;
 
@@ -22,6 +22,12 @@ pub(super) fn messages(
     match input {
         Some(Value::String(text)) => turns.said("user", json!(text)),
         Some(Value::Array(items)) => {
+            if let Some(why) = too_many(items) {
+                return Err(ApiError::invalid("input", format!("input: {why}")));
+            }
+            if items.is_empty() {
+                return Err(ApiError::invalid("input", "input: there is nothing in the list"));
+            }
             for (at, entry) in items.iter().enumerate() {
                 item(entry, &mut turns).map_err(|why| wrong(at, &why))?;
             }
@@ -39,7 +45,10 @@ fn wrong(at: usize, why: &str) -> ApiError {
 fn item(item: &Value, turns: &mut Turns) -> Result<(), String> {
     let Some(fields) = item.as_object() else { return Err("an item is an object".to_owned()) };
     let kind = fields.get("type").filter(|kind| !kind.is_null());
-    match kind.map(|kind| kind.as_str().unwrap_or_default()) {
+    if kind.is_some_and(|kind| !kind.is_string()) {
+        return Err("type: expected a text".to_owned());
+    }
+    match kind.and_then(Value::as_str) {
         Some("message") => message(fields, turns),
         None if fields.contains_key("role") => message(fields, turns),
         Some("reasoning") => {
@@ -81,17 +90,23 @@ fn message(fields: &Map<String, Value>, turns: &mut Turns) -> Result<(), String>
 
 /// A text, or parts of text as they are.
 fn content(content: Option<&Value>, name: &str) -> Result<Value, String> {
+    let part = |part: &Value| {
+        let field = match part["type"].as_str() {
+            Some("input_text" | "output_text" | "text") => "text",
+            Some("refusal") => "refusal",
+            Some(kind) => return Err(format!("{name}: a part of type `{kind}`; this model reads text only")),
+            None => return Err(format!("{name}: a part is an object with a type")),
+        };
+        match part[field].is_string() {
+            true => Ok(()),
+            false => Err(format!("{name}: a part of text needs `{field}`")),
+        }
+    };
     match content {
         Some(Value::String(text)) => Ok(json!(text)),
         Some(Value::Array(parts)) => {
-            let kinds = parts.iter().map(|part| part["type"].as_str().unwrap_or("nothing"));
-            match kinds
-                .into_iter()
-                .find(|kind| !["input_text", "output_text", "text", "refusal"].contains(kind))
-            {
-                Some(kind) => Err(format!("{name}: a part of type `{kind}`; this model reads text only")),
-                None => Ok(json!(parts)),
-            }
+            parts.iter().try_for_each(part)?;
+            Ok(json!(parts))
         }
         _ => Err(format!("{name}: expected a text or a list of parts")),
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
+use super::names::Names;
 use super::{ApiError, Context, Endpoint, Generate, chat, schema};
 
 pub(super) use answer::response;
@@ -21,54 +22,62 @@ pub(super) use tools::HOSTED;
 use tools::Tools;
 
 /// What its fields are called where they are read.
-const NAMES: [(&str, &str); 4] = [
+const NAMES: Names<5> = Names([
     ("messages", "input"),
+    ("max_tokens", "max_output_tokens"),
     ("max_completion_tokens", "max_output_tokens"),
     ("response_format", "text.format"),
     ("reasoning_effort", "reasoning.effort"),
-];
+]);
 
-/// Fields that an answer repeats as they came, if they are not long: they stay as long as the request.
+/// Fields that an answer repeats as they came.
 const REPEATED: [&str; 11] = [
-    "instructions",
     "max_output_tokens",
     "max_tool_calls",
-    "metadata",
     "parallel_tool_calls",
-    "prompt_cache_key",
     "reasoning",
-    "safety_identifier",
-    "text",
-    "tool_choice",
     "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "tool_choice",
+    "metadata",
+    "text",
+    "instructions",
 ];
-/// Bytes of such a field.
-const REPEATED_BYTES: usize = 16 << 10;
+/// Bytes of them together: they stay as long as the request. What has no room is told as if nobody had said it.
+const REPEATED_BYTES: usize = 2 << 10;
 
 /// What an answer needs of its request, beside what every answer does.
 #[derive(Debug, PartialEq)]
 pub struct Kept {
-    /// Fields that it repeats.
-    repeats: Map<String, Value>,
-    /// Names before those of functions that are in a namespace.
-    namespaces: Vec<String>,
+    /// Fields that it repeats: an object as text, which takes as much memory as it has bytes.
+    repeats: Box<str>,
+    /// Names of functions that are in a namespace, and how long its own is.
+    inside: Vec<(Box<str>, usize)>,
+}
+
+impl Kept {
+    fn repeated(&self) -> Map<String, Value> {
+        serde_json::from_str(&self.repeats).unwrap_or_default()
+    }
 }
 
 /// Reads the body of `/v1/responses`.
 pub fn responses(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let (chat, tools) = as_chat(body, context)?;
     let request = chat::read(&chat, context, Endpoint::Responses);
-    let mut request = request.map_err(|error| error.renamed(&NAMES))?;
+    let mut request = request.map_err(|error| NAMES.told(error, &tools.places))?;
     schema::check_responses(body)?;
     tools.left_out.iter().for_each(|tool| request.unknown_fields.add(tool));
-    let repeats = repeated(body, &tools.told, &request);
-    let kept = Some(Arc::new(Kept { repeats, namespaces: tools.namespaces }));
+    let repeats = Value::from(repeated(body, tools.told, &request)).to_string().into();
+    let kept = Some(Arc::new(Kept { repeats, inside: tools.inside }));
     Ok(Generate { kept, ..request })
 }
 
 /// How many tokens the prompt of such a body has: `/v1/responses/input_tokens`.
 pub fn input_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> {
-    let tokens = chat::count(&as_chat(body, context)?.0, context).map_err(|error| error.renamed(&NAMES))?;
+    let (chat, tools) = as_chat(body, context)?;
+    let tokens = chat::count(&chat, context).map_err(|error| NAMES.told(error, &tools.places))?;
     schema::check_input(body)?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
@@ -77,7 +86,13 @@ pub fn input_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> 
 fn as_chat(body: &Value, context: &Context) -> Result<(Value, Tools), ApiError> {
     let mut fields = Fields::of(body)?;
     refuse_what_needs_memory(&mut fields)?;
-    refuse_what_is_not_built(&mut fields)?;
+    NAMES.refuse_others(&mut fields)?;
+    fields.refuse("truncation", &[json!("disabled")], "leaving out the beginning of a conversation")?;
+    let more = fields.list("include")?.unwrap_or_default();
+    if more.iter().any(|name| name == "message.output_text.logprobs") {
+        return Err(ApiError::not_supported("include", "log-probabilities (which /v1/chat/completions has)"));
+    }
+    fields.count("max_tool_calls")?;
     let instructions = fields.text("instructions")?;
     let messages = input::messages(fields.value("input"), instructions, context)?;
     let mut own = Map::new();
@@ -114,28 +129,6 @@ fn refuse_what_needs_memory(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("prompt", &[], "a prompt that is kept")
 }
 
-fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.refuse("truncation", &[json!("disabled")], "leaving out the beginning of a conversation")?;
-    fields.refuse("n", &[json!(1)], "more than one answer")?;
-    for name in ["messages", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort"] {
-        if fields.value(name).is_some() {
-            let own =
-                NAMES.iter().find(|(chat, _)| *chat == name).map_or("max_output_tokens", |(_, own)| own);
-            let message = format!("{name} is a field of /v1/chat/completions; here it is {own}");
-            return Err(ApiError::invalid(name, message));
-        }
-    }
-    let scores = [json!(0)];
-    fields.refuse("top_logprobs", &scores, "log-probabilities (which /v1/chat/completions has)")?;
-    fields.refuse("logprobs", &[json!(false)], "log-probabilities (which /v1/chat/completions has)")?;
-    let more = fields.list("include")?.unwrap_or_default();
-    if more.iter().any(|name| name == "message.output_text.logprobs") {
-        return Err(ApiError::not_supported("include", "log-probabilities (which /v1/chat/completions has)"));
-    }
-    fields.count("max_tool_calls")?;
-    Ok(())
-}
-
 /// `text.format` in the chat's shape.
 fn format(text: &Map<String, Value>) -> Option<Value> {
     let format = text.get("format").filter(|format| !format.is_null())?;
@@ -146,7 +139,7 @@ fn format(text: &Map<String, Value>) -> Option<Value> {
 }
 
 /// What the answer repeats of its request. `tools`: those of them that the model is told of.
-fn repeated(body: &Value, tools: &[Value], request: &Generate) -> Map<String, Value> {
+fn repeated(body: &Value, tools: Vec<Value>, request: &Generate) -> Map<String, Value> {
     let mut all = Map::new();
     for (name, usual) in [
         ("instructions", Value::Null),
@@ -154,17 +147,20 @@ fn repeated(body: &Value, tools: &[Value], request: &Generate) -> Map<String, Va
         ("reasoning", json!({"effort": null, "summary": null})),
         ("text", json!({"format": {"type": "text"}})),
         ("tool_choice", json!("auto")),
+        ("tools", json!([])),
         ("metadata", json!({})),
     ] {
         all.insert(name.to_owned(), usual);
     }
     let tools = Value::from(tools);
     let given = REPEATED.iter().filter_map(|name| Some((*name, body.get(name)?)));
+    let mut room = REPEATED_BYTES;
     for (name, value) in given.filter(|(_, value)| !value.is_null()).chain([("tools", &tools)]) {
-        match value.to_string().len() <= REPEATED_BYTES {
-            true => all.insert(name.to_owned(), value.clone()),
-            false => all.remove(name),
-        };
+        let bytes = value.to_string().len();
+        if bytes <= room {
+            room -= bytes;
+            all.insert(name.to_owned(), value.clone());
+        }
     }
     all.insert("temperature".to_owned(), shortest(request.params.temperature));
     all.insert("top_p".to_owned(), shortest(request.params.top_p));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::tests::{choice, meta, model, parsed, talk};
+use super::super::tests_of_thoughts::thinker;
 use super::super::*;
 use crate::output::{Finish, FinishReason};
 
@@ -95,7 +96,7 @@ fn a_form_and_a_choice_of_tools_are_the_chats() {
 fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
     for (body, param, says) in [
         (json!({}), "input", "missing"),
-        (json!({"input": []}), "input", "input"),
+        (json!({"input": []}), "input", "there is nothing in the list"),
         (json!({"input": 5}), "input", "expected a text"),
         (
             json!({"input": [{"type": "item_reference", "id": "x"}]}),
@@ -130,6 +131,30 @@ fn what_is_wrong_or_not_built_is_named_as_its_client_knows_it() {
         (json!({"input": "x", "include": ["message.output_text.logprobs"]}), "include", "log-probabilities"),
         (json!({"input": "x", "text": {"format": {"type": "frog"}}}), "text.format", "text.format: type"),
         (json!({"input": "x", "n": 2}), "n", "not supported"),
+        (json!({"input": "x", "prompt_logprobs": 1}), "prompt_logprobs", "not supported"),
+        (json!({"input": "x", "metadata": [1]}), "metadata", "metadata"),
+        (
+            json!({"input": [{"role": "user", "content": "x"}, {"role": "user", "content": [{"type": "input_text"}]}],
+                   "instructions": "y"}),
+            "input",
+            "input[1]: content: a part of text needs `text`",
+        ),
+        (
+            json!({"input": "x", "tools": [{"type": "web_search"}, {"type": "function", "name": "f",
+                   "parameters": {"type": "frog"}}], "tool_choice": "required"}),
+            "tools",
+            "tools[1].parameters: ",
+        ),
+        (
+            json!({"input": "x", "min_tokens": 9, "max_output_tokens": 5}),
+            "min_tokens",
+            "at most max_output_tokens",
+        ),
+        (
+            json!({"input": "x", "tools": [tool()], "tool_choice": "required", "text": {"format": {"type": "json_object"}}}),
+            "tool_choice",
+            "tool_choice and text.format exclude each other",
+        ),
     ] {
         let (found, message) = refused(body.clone());
         assert!(found == param && message.contains(says), "{body}: {found}: {message}");
@@ -277,6 +302,21 @@ fn functions_may_be_in_a_namespace() {
     );
 }
 
+/// Whose name begins as another's does is not in that one.
+#[test]
+fn names_in_namespaces_are_told_apart() {
+    let space = |name: &str| json!({"type": "namespace", "name": name, "tools": [tool()]});
+    let plain = json!({"type": "function", "name": "a.g"});
+    let request = ask(json!({"input": "x", "tools": [plain, space("a"), space("a.b")]})).unwrap();
+    for (full, namespace, name) in
+        [("a.b.f", Some("a.b"), "f"), ("a.f", Some("a"), "f"), ("a.g", None, "a.g")]
+    {
+        assert_eq!(super::answer::own_name(&request, full), (namespace, name));
+    }
+    let twice = json!({"type": "function", "name": "a.f"});
+    assert!(refused(json!({"input": "x", "tools": [twice, space("a")]})).1.contains("two functions `a.f`"));
+}
+
 /// A server that has one may use it; this one has none, and says which.
 #[test]
 fn tools_of_servers_are_left_out_and_that_is_told() {
@@ -284,25 +324,92 @@ fn tools_of_servers_are_left_out_and_that_is_told() {
         ask(json!({"input": "Hi", "tools": [tool(), {"type": "web_search", "external_web_access": false}]}))
             .unwrap();
     assert_eq!(request.unknown_fields.iter().collect::<Vec<_>>(), ["web_search"]);
-    assert_eq!(request.kept.unwrap().repeats["tools"], json!([tool()]));
+    assert_eq!(request.kept.unwrap().repeated()["tools"], json!([tool()]));
     let must =
         json!({"input": "Hi", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}});
     assert_eq!(refused(must).0, "tool_choice");
 }
 
-/// What is long is not kept for an answer that would only repeat it.
+/// What is long is not kept for an answer that would only repeat it, whatever it is made of.
 #[test]
 fn short_fields_are_repeated_and_long_ones_left_out() {
+    let many = vec![json!({"": 0}); 400];
+    let tools: Vec<Value> = (0..60).map(|_| tool()).collect();
+    let body = json!({"input": "Hi", "user": "me", "instructions": "x".repeat(1900), "tools": tools,
+                      "metadata": {"a": many}, "reasoning": {"effort": "low"}});
+    let kept = responses(&body, &model().context(10_000, Streaming::Offered)).unwrap().kept.unwrap();
+    assert!(kept.repeats.len() < 3000, "{}", kept.repeats.len());
+    let repeats = kept.repeated();
+    assert_eq!((&repeats["user"], &repeats["reasoning"]), (&json!("me"), &json!({"effort": "low"})));
+    assert_eq!(
+        (&repeats["metadata"], &repeats["tools"], &repeats["tool_choice"]),
+        (&json!({}), &json!([]), &json!("auto"))
+    );
+}
+
+/// As many as a body may have; who copied what was said before for each would not come to an end.
+#[test]
+fn a_great_many_parts_are_read_at_once() {
+    let part = json!({"type": "input_text", "text": "x"});
+    let item = json!({"role": "developer", "content": [part]});
+    let body = json!({"input": vec![item; MAX_MESSAGES]});
+    let chat = super::as_chat(&body, &model().context(1000, Streaming::Offered)).unwrap().0;
+    assert_eq!(chat["messages"][0]["content"].as_array().unwrap().len(), MAX_MESSAGES);
+    let many = json!({"input": vec![json!({"role": "user", "content": "x"}); MAX_MESSAGES + 1]});
+    assert_eq!(refused(many).0, "input");
+}
+
+/// A thought is an item, whole and in events; who is cut in it, or in a text, is not whole.
+#[test]
+fn thoughts_are_items_of_their_own() {
+    let text = "<think>\nHm, hi?\n</think>\n\nHello.";
+    let model = thinker(Some(false));
     let request =
-        ask(json!({"input": "Hi", "user": "me", "metadata": {"long": "x".repeat(20_000)}})).unwrap();
-    let repeats = &request.kept.as_ref().unwrap().repeats;
-    assert_eq!((repeats.get("user"), repeats.get("metadata")), (Some(&json!("me")), None));
-    assert_eq!(repeats["tool_choice"], "auto");
+        responses(&json!({"input": "Hi", "stream": true}), &model.context(1000, Streaming::Offered)).unwrap();
+    let marker = |text| model.tokenizer.id_of(text).unwrap();
+    let tokens = vec![marker("<think>"), 5, marker("</think>"), 6, 7];
+    let of = |text: &str, reason| Choice { tokens: tokens.clone(), ..finished(reason, text) };
+    let body = |choice: Choice| parsed(&response(&request, &[choice], &meta(), &model.tokenizer));
+    let whole = body(of(text, FinishReason::Stop));
+    let kinds: Vec<&Value> = whole["output"].as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["reasoning", "message"]);
+    assert_eq!(whole["output"][0]["content"], json!([{"type": "reasoning_text", "text": "Hm, hi?"}]));
+    assert_eq!(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 3);
+    let cut = body(of(&text[..14], FinishReason::Length));
+    assert_eq!(
+        (&cut["output"][0]["type"], &cut["output"][0]["status"]),
+        (&json!("reasoning"), &json!("incomplete"))
+    );
+
+    let choice = of(text, FinishReason::Stop);
+    let mut events = Events::new(request, meta(), Arc::new(thinker(Some(false)).tokenizer));
+    let mut out = Vec::new();
+    for (i, text) in text.split_inclusive(' ').enumerate() {
+        events.news(&News { index: 0, choice: &choice, text, tokens: &(i..i + 1), finish: None }, &mut out);
+    }
+    events.news(
+        &News { index: 0, choice: &choice, text: "", tokens: &(3..5), finish: Some(&choice.finish) },
+        &mut out,
+    );
+    let told = read(&out);
+    let thought = told.iter().filter(|event| event["type"] == "response.reasoning_text.delta");
+    assert_eq!(thought.map(|event| event["delta"].as_str().unwrap()).collect::<String>(), "Hm, hi?");
+    assert!(
+        told.iter()
+            .any(|event| event["type"] == "response.reasoning_text.done" && event["text"] == "Hm, hi?")
+    );
+    assert_eq!(told.last().unwrap()["response"]["output"], whole["output"]);
 }
 
 #[test]
 fn tokens_of_input_are_counted() {
-    let body = json!({"input": "Hi", "instructions": "Be brief."});
-    let count = input_tokens(&body, &model().context(1000, Streaming::Offered)).unwrap();
-    assert_eq!(count["input_tokens"], ask(body).unwrap().prompts[0].len());
+    let space = json!({"type": "namespace", "name": "sea", "tools": [tool()]});
+    for body in [
+        json!({"input": "Hi", "instructions": "Be brief."}),
+        json!({"input": "Hi", "tools": [tool(), space]}),
+        json!({"input": "Hi", "tools": [tool()], "tool_choice": "none"}),
+    ] {
+        let count = input_tokens(&body, &model().context(1000, Streaming::Offered)).unwrap();
+        assert_eq!(count["input_tokens"], ask(body).unwrap().prompts[0].len());
+    }
 }

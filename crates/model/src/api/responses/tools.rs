@@ -1,5 +1,7 @@
 //! Tools in the shape that this endpoint has, made into the functions of a chat.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::super::ApiError;
@@ -16,8 +18,10 @@ pub(super) struct Tools {
     pub(super) functions: Vec<Value>,
     /// The same in this endpoint's.
     pub(super) told: Vec<Value>,
-    /// Names that stand before those of some functions.
-    pub(super) namespaces: Vec<String>,
+    /// Where the parameters of each stand.
+    pub(super) places: Vec<String>,
+    /// Names of functions that are in a namespace, and how long its own is.
+    pub(super) inside: Vec<(Box<str>, usize)>,
     /// What the model is not told of.
     pub(super) left_out: Vec<&'static str>,
 }
@@ -28,12 +32,19 @@ impl Tools {
         for (at, tool) in all.iter().enumerate() {
             tools.add(at, tool)?;
         }
-        Ok(tools)
+        match tools.twice() {
+            Some(name) => Err(ApiError::invalid("tools", format!("tools: there are two functions `{name}`"))),
+            None => Ok(tools),
+        }
     }
 
     fn add(&mut self, at: usize, tool: &Value) -> Result<(), ApiError> {
         match tool["type"].as_str() {
-            Some("function") => self.functions.push(function(tool, "parameters")),
+            Some("function") => {
+                let function = function(tool, "parameters");
+                self.functions.push(function.map_err(|why| wrong(at, &why))?);
+                self.places.push(format!("tools[{at}].parameters"));
+            }
             Some("namespace") => self.add_namespace(at, tool)?,
             Some(other) => {
                 if let Some(name) = hosted(other, &HOSTED) {
@@ -56,21 +67,35 @@ impl Tools {
 
     /// The functions in a namespace are others with longer names.
     fn add_namespace(&mut self, at: usize, space: &Value) -> Result<(), ApiError> {
-        let wrong = |why: &str| ApiError::invalid("tools", format!("tools[{at}]: {why}"));
-        let name = space["name"].as_str().ok_or_else(|| wrong("expected a name"))?;
-        let inside = space["tools"].as_array().ok_or_else(|| wrong("tools: expected a list"))?;
-        for tool in inside {
+        let name = space["name"].as_str().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| wrong(at, "expected a namespace with a name"))?;
+        let inside = space["tools"].as_array().ok_or_else(|| wrong(at, "tools: expected a list"))?;
+        for (place, tool) in inside.iter().enumerate() {
             if tool["type"] != "function" {
-                return Err(wrong("tools: expected functions"));
+                return Err(wrong(at, "tools: expected functions"));
             }
-            let mut tool = function(tool, "parameters");
-            let own = tool["function"]["name"].as_str().unwrap_or_default();
-            tool["function"]["name"] = full_name(Some(&space["name"]), own).into();
-            self.functions.push(tool);
+            let mut function = function(tool, "parameters").map_err(|why| wrong(at, &why))?;
+            let own = tool["name"].as_str().unwrap_or_default();
+            let full = full_name(Some(&space["name"]), own);
+            function["function"]["name"] = json!(full);
+            self.functions.push(function);
+            self.places.push(format!("tools[{at}].tools[{place}].parameters"));
+            self.inside.push((full.into(), name.len()));
         }
-        self.namespaces.push(name.to_owned());
         Ok(())
     }
+
+    /// A function in a namespace that is called as another.
+    fn twice(&self) -> Option<&str> {
+        let mut seen = BTreeSet::new();
+        let names = self.functions.iter().filter_map(|function| function["function"]["name"].as_str());
+        let mut again = names.filter(|name| !seen.insert(*name));
+        again.find(|name| self.inside.iter().any(|(inside, _)| **inside == **name))
+    }
+}
+
+fn wrong(at: usize, why: &str) -> ApiError {
+    ApiError::invalid("tools", format!("tools[{at}]: {why}"))
 }
 
 /// As the model knows a function that may be in a namespace.

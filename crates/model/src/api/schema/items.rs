@@ -7,8 +7,18 @@ use crate::api::{MAX_MESSAGES, MAX_TOOLS};
 use crate::sampling::MAX_STOPS;
 
 /// Fields of other endpoints that mean something else here, or nothing.
-const ELSEWHERE: [&str; 7] =
-    ["model", "n", "max_tokens", "stop", "stream_options", "response_format", "best_of"];
+const ELSEWHERE: [&str; 10] = [
+    "model",
+    "n",
+    "max_tokens",
+    "stop",
+    "stream_options",
+    "response_format",
+    "best_of",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+];
 
 /// How an answer is made, which both endpoints say as a chat does.
 fn shared(offered: &Offered) -> Vec<(&'static str, Value)> {
@@ -57,6 +67,9 @@ fn of_responses() -> Vec<(&'static str, Value)> {
         ("background", only(&[json!(false)])),
         ("truncation", only(&[json!("disabled")])),
         ("top_logprobs", only(&[json!(0)])),
+        ("metadata", maybe("object", json!({}))),
+        ("prompt_cache_key", text()),
+        ("safety_identifier", text()),
     ]
 }
 
