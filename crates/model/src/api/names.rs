@@ -1,6 +1,6 @@
 //! Endpoints that are read as the chat that they mean: what is called otherwise there, and what of a chat means nothing here.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::ApiError;
 use super::fields::Fields;
@@ -44,6 +44,13 @@ impl<const N: usize> Names<N> {
         );
         error.param = error.param.map(|param| here(&param).map_or(param, str::to_owned));
         error
+    }
+}
+
+/// Gives the chat a field, if there is one.
+pub(super) fn put(chat: &mut Map<String, Value>, name: &str, value: Option<Value>) {
+    if let Some(value) = value {
+        chat.insert(name.to_owned(), value);
     }
 }
 

@@ -107,31 +107,6 @@ impl Turns {
     }
 }
 
-/// The name of a tool that a server runs by itself, if it has it: that it may is no promise that it does. `kind`: the type of a
-/// tool, which begins as one of these if it is one.
-pub(super) fn hosted(kind: &str, all: &[&'static str]) -> Option<&'static str> {
-    all.iter().find(|name| kind.starts_with(*name)).map(|name| name.trim_end_matches('_'))
-}
-
-/// A function in the chat's shape: what a model is told of it, in the order that templates print. `parameters`: where they are.
-pub(super) fn function(tool: &Value, parameters: &str) -> Result<Value, String> {
-    if !tool["name"].as_str().is_some_and(|name| (1..=256).contains(&name.len())) {
-        return Err("expected a function with a name of 1 to 256 bytes".to_owned());
-    }
-    let is =
-        |name: &str, of: fn(&Value) -> bool| tool.get(name).is_none_or(|value| value.is_null() || of(value));
-    if !is("description", Value::is_string) {
-        return Err("description: expected a text".to_owned());
-    }
-    if !is(parameters, Value::is_object) {
-        return Err(format!("{parameters}: expected an object"));
-    }
-    let fields = [("name", "name"), ("description", "description"), (parameters, "parameters")];
-    let told = fields.into_iter().filter_map(|(own, name)| Some((name.to_owned(), tool.get(own)?.clone())));
-    let function: Map<String, Value> = told.filter(|(_, value)| !value.is_null()).collect();
-    Ok(json!({"type": "function", "function": function}))
-}
-
 /// Whether these are more messages than a conversation may have.
 pub(super) fn too_many(all: &[Value]) -> Option<String> {
     (all.len() > MAX_MESSAGES).then(|| format!("{} of them; at most {MAX_MESSAGES}", all.len()))

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::turns::{Turns, function, hosted, too_many};
+use super::super::tools::{as_function, hosted};
+use super::super::turns::{Turns, too_many};
 use super::super::{ApiError, Context};
 use super::Beside;
 
@@ -186,7 +187,7 @@ pub(super) fn tools(tools: &[Value], beside: &mut Beside) -> Result<Vec<Value>, 
             return Err(ApiError::not_supported("tools", &what));
         }
         let wrong = |why: String| ApiError::invalid("tools", format!("tools[{at}]: {why}"));
-        functions.push(function(tool, "input_schema").map_err(wrong)?);
+        functions.push(as_function(tool, "input_schema").map_err(wrong)?);
         beside.places.push(format!("tools[{at}].input_schema"));
     }
     Ok(functions)

@@ -9,7 +9,7 @@ mod tests;
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
-use super::names::Names;
+use super::names::{Names, put};
 use super::{ApiError, Context, Endpoint, Generate, chat, schema};
 use crate::template::ChatTemplate;
 
@@ -67,37 +67,45 @@ fn as_chat(body: &Value, context: &Context) -> Result<(Value, Beside), ApiError>
     let all = all.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
     let remembered = remembered(fields.object("context_management")?)?;
     let messages = input::messages((all, system), remembered, context, &mut beside)?;
-    let mut own = Map::new();
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            own.insert(name.to_owned(), value);
-        }
-    };
+    let mut chat = Map::new();
     // What an assistant has begun to say is gone on with.
     let continues = all.last().is_some_and(|last| last["role"] == "assistant");
-    put("continue_final_message", continues.then(|| json!(true)));
-    put("messages", Some(messages.into()));
-    put("max_completion_tokens", fields.value("max_tokens").cloned());
-    put("stop", fields.texts("stop_sequences")?.map(Value::from));
-    put("tools", Some(input::tools(fields.list("tools")?.unwrap_or_default(), &mut beside)?.into()));
-    let choice = fields.object("tool_choice")?;
-    put("tool_choice", choice.map(input::tool_choice).transpose()?);
-    let one = choice.and_then(|choice| choice.get("disable_parallel_tool_use")).and_then(Value::as_bool);
-    put("parallel_tool_calls", one.map(|one| json!(!one)));
-    let config = fields.object("output_config")?;
-    let said = |name: &str| config.and_then(|config| config.get(name)).filter(|value| !value.is_null());
-    put("reasoning_effort", said("effort").cloned());
-    let form = fields.value("output_format").or(said("format"));
-    put("response_format", form.map(format).transpose()?);
-    let countable = context.template.and_then(ChatTemplate::thoughts);
-    let is_countable = countable.is_none_or(|markers| markers.are_tokens(context.tokenizer));
-    if !thinking(fields.object("thinking")?, is_countable, &mut own)? {
+    put(&mut chat, "continue_final_message", continues.then(|| json!(true)));
+    put(&mut chat, "messages", Some(messages.into()));
+    put(&mut chat, "max_completion_tokens", fields.value("max_tokens").cloned());
+    put(&mut chat, "stop", fields.texts("stop_sequences")?.map(Value::from));
+    tools(&mut fields, &mut chat, &mut beside)?;
+    output(&mut fields, &mut chat)?;
+    let markers = context.template.and_then(ChatTemplate::thoughts);
+    let is_countable = markers.is_none_or(|markers| markers.are_tokens(context.tokenizer));
+    if !thinking(fields.object("thinking")?, is_countable, &mut chat)? {
         beside.ignored.push("budget_tokens");
     }
     // How long a prefix is to be kept, which is kept anyway.
     fields.value("cache_control");
-    own.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
-    Ok((own.into(), beside))
+    chat.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
+    Ok((chat.into(), beside))
+}
+
+/// What may, or must, be called.
+fn tools(fields: &mut Fields, chat: &mut Map<String, Value>, beside: &mut Beside) -> Result<(), ApiError> {
+    let tools = fields.list("tools")?.unwrap_or_default();
+    put(chat, "tools", Some(input::tools(tools, beside)?.into()));
+    let choice = fields.object("tool_choice")?;
+    put(chat, "tool_choice", choice.map(input::tool_choice).transpose()?);
+    let one = choice.and_then(|choice| choice.get("disable_parallel_tool_use")).and_then(Value::as_bool);
+    put(chat, "parallel_tool_calls", one.map(|one| json!(!one)));
+    Ok(())
+}
+
+/// What an answer is to be.
+fn output(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+    let config = fields.object("output_config")?;
+    let said = |name: &str| config.and_then(|config| config.get(name)).filter(|value| !value.is_null());
+    put(chat, "reasoning_effort", said("effort").cloned());
+    let form = fields.value("output_format").or(said("format"));
+    put(chat, "response_format", form.map(format).transpose()?);
+    Ok(())
 }
 
 /// Of how many answers what was thought is kept, as `context_management` says.
@@ -134,7 +142,7 @@ fn format(form: &Value) -> Result<Value, ApiError> {
 fn thinking(
     asked: Option<&Map<String, Value>>,
     is_countable: bool,
-    own: &mut Map<String, Value>,
+    chat: &mut Map<String, Value>,
 ) -> Result<bool, ApiError> {
     let kind = asked.map(|asked| asked.get("type").and_then(Value::as_str).unwrap_or_default());
     let on = match kind {
@@ -146,15 +154,15 @@ fn thinking(
         }
     };
     if kind.is_some() {
-        own.insert("enable_thinking".to_owned(), json!(on));
+        chat.insert("enable_thinking".to_owned(), json!(on));
     }
     let said = |name: &str| asked.and_then(|asked| asked.get(name)).filter(|value| !value.is_null());
     if !on || said("display").is_some_and(|display| display == "omitted") {
-        own.insert("include_reasoning".to_owned(), json!(false));
+        chat.insert("include_reasoning".to_owned(), json!(false));
     }
     let Some(most) = said("budget_tokens").filter(|_| on) else { return Ok(true) };
     if is_countable {
-        own.insert("thinking_token_budget".to_owned(), most.clone());
+        chat.insert("thinking_token_budget".to_owned(), most.clone());
     }
     Ok(is_countable)
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
-use super::names::Names;
+use super::names::{Names, put};
 use super::{ApiError, Context, Endpoint, Generate, chat, schema};
 
 pub(super) use answer::response;
@@ -95,24 +95,19 @@ fn as_chat(body: &Value, context: &Context) -> Result<(Value, Tools), ApiError> 
     fields.count("max_tool_calls")?;
     let instructions = fields.text("instructions")?;
     let messages = input::messages(fields.value("input"), instructions, context)?;
-    let mut own = Map::new();
-    own.insert("messages".to_owned(), messages.into());
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            own.insert(name.to_owned(), value);
-        }
-    };
-    put("max_completion_tokens", fields.value("max_output_tokens").cloned());
-    let tools = Tools::read(fields.list("tools")?.unwrap_or_default())?;
-    put("tools", Some(tools.functions.clone().into()));
-    put("tool_choice", fields.value("tool_choice").map(tools::choice).transpose()?);
-    put("response_format", fields.object("text")?.and_then(format));
+    let mut chat = Map::new();
+    put(&mut chat, "messages", Some(messages.into()));
+    put(&mut chat, "max_completion_tokens", fields.value("max_output_tokens").cloned());
+    let mut tools = Tools::read(fields.list("tools")?.unwrap_or_default())?;
+    put(&mut chat, "tools", Some(std::mem::take(&mut tools.functions).into()));
+    put(&mut chat, "tool_choice", fields.value("tool_choice").map(tools::choice).transpose()?);
+    put(&mut chat, "response_format", fields.object("text")?.and_then(format));
     let reasoning = fields.object("reasoning")?;
-    put("reasoning_effort", reasoning.and_then(|reasoning| reasoning.get("effort")).cloned());
+    put(&mut chat, "reasoning_effort", reasoning.and_then(|reasoning| reasoning.get("effort")).cloned());
     // Of a stream it says how much is added to hide lengths, which nothing is.
     fields.object("stream_options")?;
-    own.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
-    Ok((own.into(), tools))
+    chat.extend(fields.rest().map(|(name, value)| (name.to_owned(), value.clone())));
+    Ok((chat.into(), tools))
 }
 
 /// Fields that mean something that an earlier request left, or that is done while nobody waits.

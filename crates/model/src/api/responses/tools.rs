@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::super::ApiError;
-use super::super::turns::{function, hosted};
+use super::super::tools::{as_function, hosted};
 
 /// Tools that a server runs by itself, if it has them.
 pub(in super::super) const HOSTED: [&str; 6] =
@@ -41,7 +41,7 @@ impl Tools {
     fn add(&mut self, at: usize, tool: &Value) -> Result<(), ApiError> {
         match tool["type"].as_str() {
             Some("function") => {
-                let function = function(tool, "parameters");
+                let function = as_function(tool, "parameters");
                 self.functions.push(function.map_err(|why| wrong(at, &why))?);
                 self.places.push(format!("tools[{at}].parameters"));
             }
@@ -74,7 +74,7 @@ impl Tools {
             if tool["type"] != "function" {
                 return Err(wrong(at, "tools: expected functions"));
             }
-            let mut function = function(tool, "parameters").map_err(|why| wrong(at, &why))?;
+            let mut function = as_function(tool, "parameters").map_err(|why| wrong(at, &why))?;
             let own = tool["name"].as_str().unwrap_or_default();
             let full = full_name(Some(&space["name"]), own);
             function["function"]["name"] = json!(full);
