@@ -3,10 +3,10 @@
 
     python clients/anthropic_test.py URL [--key KEY]
 """
-import argparse
-import sys
 
 import anthropic
+
+import suite
 
 TEXT = [{"role": "user", "content": "Ahoy"}]
 # Fields that this client does not know, or no more. Where random weights say the end of a text depends on the CPU's rounding:
@@ -96,23 +96,6 @@ class Suite:
         refused(anthropic.AuthenticationError,
                 lambda: stranger.messages.create(model=self.model, messages=TEXT, max_tokens=1), "authentication_error")
 
-    def run(self):
-        tests = [name for name in dir(self) if name.startswith("test_")]
-        failed = 0
-        for name in tests:
-            try:
-                getattr(self, name)()
-                print(f"ok      {name}")
-            except Exception as error:
-                failed += 1
-                print(f"FAILED  {name}: {type(error).__name__}: {error}")
-        print(f"anthropic {anthropic.__version__}: {len(tests) - failed} of {len(tests)} passed")
-        return failed
-
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    parser.add_argument("--key", default="none")
-    args = parser.parse_args()
-    sys.exit(1 if Suite(args.url, args.key).run() else 0)
+    suite.main(Suite, anthropic)

@@ -4,14 +4,14 @@ streams, clients that hang up.
 
     python clients/openai_test.py URL [--key KEY]
 """
-import argparse
 import asyncio
 import json
-import sys
 import time
 import urllib.request
 
 import openai
+
+import suite
 
 TEXT = [{"role": "user", "content": "Ahoy"}]
 # Where random weights say the end of a text depends on the CPU's rounding: what needs a text goes on beyond it.
@@ -32,6 +32,7 @@ class Suite:
         self.url, self.headers = url, {"Authorization": f"Bearer {key}"}
         self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=120)
         self.key = key
+        self.model = self.client.models.list().data[0].id
 
     def test_models_are_listed_and_found(self):
         models = self.client.models.list().data
@@ -227,24 +228,6 @@ class Suite:
         except openai.NotFoundError:
             pass
 
-    def run(self):
-        self.model = self.client.models.list().data[0].id
-        tests = [name for name in dir(self) if name.startswith("test_")]
-        failed = 0
-        for name in tests:
-            try:
-                getattr(self, name)()
-                print(f"ok      {name}")
-            except Exception as error:
-                failed += 1
-                print(f"FAILED  {name}: {type(error).__name__}: {error}")
-        print(f"openai {openai.__version__}: {len(tests) - failed} of {len(tests)} passed")
-        return failed
-
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    parser.add_argument("--key", default="none")
-    args = parser.parse_args()
-    sys.exit(1 if Suite(args.url, args.key).run() else 0)
+    suite.main(Suite, openai)

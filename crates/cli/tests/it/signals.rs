@@ -98,6 +98,20 @@ fn a_batch_that_is_interrupted_does_not_wait_for_its_step() {
     assert!(folder.path("lanes.json").exists() && folder.path("out.jsonl.state").exists());
 }
 
+/// What a command told and showed that was interrupted once its record was full.
+fn interrupted(record: &Unread, args: &[&str]) -> (String, String) {
+    let mut child =
+        command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    record.fill(&mut child);
+    kill("-INT", &child);
+    let ended = child.wait_with_output().expect("it ends");
+    let [told, shown] =
+        [ended.stderr, ended.stdout].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains("interrupted: "), "{told}");
+    (told, shown)
+}
+
 /// The engine stands still long before all is scored.
 #[test]
 fn an_evaluation_that_is_interrupted_tells_what_was_scored() {
@@ -107,17 +121,8 @@ fn an_evaluation_that_is_interrupted_tells_what_was_scored() {
     let model = golden("llama");
     let args =
         ["eval", "perplexity", &model, "--text", &text, "--context", "8", "--stride", "8", "--json", &json];
-    let mut child = command(&[&args[..], &["--record", &record.name]].concat())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    record.fill(&mut child);
-    kill("-INT", &child);
-    let ended = child.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(130), "{told}");
-    assert!(told.contains("interrupted: ") && told.contains(" had been scored by then"), "{told}");
+    let (told, _) = interrupted(&record, &[&args[..], &["--record", &record.name]].concat());
+    assert!(told.contains(" had been scored by then"), "{told}");
 }
 
 /// What a benchmark told that was interrupted on its way, and its report.
@@ -127,20 +132,10 @@ fn interrupted_bench(args: &[&str]) -> (String, serde_json::Value) {
     let record = Unread::with_room(&folder, 64 << 10);
     let (json, model) = (folder.name("report.json"), golden("llama"));
     let beside = ["--json", &json, "--record", &record.name];
-    let mut child = command(&[&["bench", args[0], &model], &args[1..], &beside].concat())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    record.fill(&mut child);
-    kill("-INT", &child);
-    let ended = child.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(130), "{told}");
-    assert!(told.contains("interrupted: "), "{told}");
+    let (told, shown) = interrupted(&record, &[&["bench", args[0], &model], &args[1..], &beside].concat());
     let report = folder.json("report.json");
     assert_eq!(report["interrupted"], true);
-    (told.to_string() + &String::from_utf8_lossy(&ended.stdout), report)
+    (told + &shown, report)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::request::Common;
 use super::tools::Offer;
-use super::{ApiError, Context, Endpoint, Generate, OwnTemplates, schema, thoughts};
+use super::{ApiError, Context, Endpoint, Generate, OwnTemplates, check, schema, thoughts};
 use crate::template::{ChatTemplate, Conversation, Ending, TemplateError};
 use crate::tokenizer::Special;
 use crate::tools::ToolFormat;
@@ -69,7 +69,7 @@ pub(super) fn read(body: &Value, context: &Context, endpoint: Endpoint) -> Resul
     };
     let prompt = common.encode("messages", &text, special, context)?;
     let generate = common.finish(endpoint, vec![prompt], None, fields, context)?;
-    schema::check_chat(body)?;
+    check::form(&schema::CHAT, body)?;
     thoughts::before(thoughts, Generate { calls, ..generate })
 }
 

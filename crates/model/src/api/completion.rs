@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, token_ids};
 use super::request::{Common, MAX_PROMPTS};
-use super::{ApiError, Context, Endpoint, Generate, schema};
+use super::{ApiError, Context, Endpoint, Generate, check, schema};
 use crate::tokenizer::Special;
 
 /// Tokens of an answer where nobody says, as OpenAI has it.
@@ -34,7 +34,7 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
     let given = prompts.iter().map(|prompt| (prompt.given.clone(), prompt.tokens.len())).collect::<Vec<_>>();
     let (tokens, truncation) = (prompts.into_iter().map(|prompt| prompt.tokens).collect(), common.truncation);
     let generate = common.finish(Endpoint::Completions, tokens, Some(DEFAULT_MAX_TOKENS), fields, context)?;
-    schema::check_completion(body)?;
+    check::form(&schema::COMPLETION, body)?;
     let left = given.into_iter().zip(&generate.prompts);
     let left = left.map(|((given, len), prompt)| truncation.moved(given, len, prompt.len()));
     Ok(Generate { echo: echo.then(|| left.collect()), ..generate })

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::fields::Fields;
-use super::{ApiError, Context, chat, schema};
+use super::{ApiError, Context, chat, check, schema};
 use crate::tokenizer::Special;
 
 /// Answers `{"prompt"}` (or `{"messages"}`, through the template) with its token ids.
@@ -26,7 +26,7 @@ pub fn tokenize(body: &Value, context: &Context) -> Result<Value, ApiError> {
     };
     let special = if special { Special::With } else { Special::Without };
     let tokens = context.tokenizer.encode(&text, special)?;
-    schema::check_tokenize(body)?;
+    check::form(&schema::TOKENIZE, body)?;
     let strings = strings.then(|| tokens.iter().map(|&id| context.tokenizer.token(id)).collect::<Vec<_>>());
     Ok(json!({
         "count": tokens.len(),
@@ -48,6 +48,6 @@ pub fn detokenize(body: &Value, context: &Context) -> Result<Value, ApiError> {
         let message = format!("tokens: token id {id}; ids are below {}", context.vocab_size);
         return Err(ApiError::invalid("tokens", message));
     }
-    schema::check_detokenize(body)?;
+    check::form(&schema::DETOKENIZE, body)?;
     Ok(json!({"prompt": context.tokenizer.decode(&tokens, Special::With)}))
 }

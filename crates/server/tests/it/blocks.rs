@@ -1,24 +1,15 @@
 //! The endpoints whose answers are blocks: whole, in events, with tools, and how they refuse.
 
-use crate::common::{Response, Running, config, get, post, request, send, served, start_with, until};
-use model::tools::ToolFormat;
+use crate::common::{Response, Running, config, post, request, send, with_tools};
 use serde_json::{Value, json};
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A model of noise whose template says that it writes calls as Hermes does. It has a key.
-fn with_tools() -> Running {
-    let config = server::Config { keys: vec!["k".to_owned()], ..config() };
-    let running = start_with(config, || {
-        let mut served = served("llama");
-        served.tool_template =
-            served.tool_template.take().map(|template| template.with_tool_format(ToolFormat::Hermes));
-        served
-    });
-    until(|| get(running.address, "/ready").status == 200);
-    running
+/// A model that calls tools, behind a key.
+fn begin() -> Running {
+    with_tools(server::Config { keys: vec!["k".to_owned()], ..config() })
 }
 
 /// With the key, as each endpoint's clients send it.
@@ -61,7 +52,7 @@ fn schema() -> Value {
 
 #[test]
 fn both_say_what_a_chat_says_whole_and_in_pieces() {
-    let server = with_tools();
+    let server = begin();
     let chat = ask(&server, CHAT, &message()).json();
     let said = chat["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     assert!(!said.is_empty());
@@ -98,7 +89,7 @@ fn both_say_what_a_chat_says_whole_and_in_pieces() {
 
 #[test]
 fn both_call_tools() {
-    let server = with_tools();
+    let server = begin();
     let tool = json!({"type": "function", "name": "sail", "parameters": schema()});
     let forced = json!({"tools": [tool], "tool_choice": {"type": "function", "name": "sail"}, "max_output_tokens": 200});
     let whole =
@@ -139,7 +130,7 @@ fn both_call_tools() {
 /// Each in its clients' words, whatever is wrong.
 #[test]
 fn errors_are_told_in_the_words_of_the_endpoint() {
-    let server = with_tools();
+    let server = begin();
     let anthropic = |response: &Response, status: u16, kind: &str| {
         let body = response.json();
         assert_eq!(

@@ -1,22 +1,9 @@
 //! Answers that must have a form: tool calls and formats, and what they leave behind when they are wrong.
 
-use crate::common::{Running, config, get, metric, post, served, start, start_with, until};
-use model::tools::ToolFormat;
+use crate::common::{config, metric, post, start, with_tools};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
-
-/// A model of noise whose template says that it writes calls as Hermes does.
-fn with_tools() -> Running {
-    let running = start_with(config(), || {
-        let mut served = served("llama");
-        served.tool_template =
-            served.tool_template.take().map(|template| template.with_tool_format(ToolFormat::Hermes));
-        served
-    });
-    until(|| get(running.address, "/ready").status == 200);
-    running
-}
 
 fn ask(more: Value) -> Value {
     let mut body =
@@ -38,7 +25,7 @@ fn forced() -> Value {
 
 #[test]
 fn a_forced_call_comes_whole_or_in_pieces() {
-    let server = with_tools();
+    let server = with_tools(config());
     let whole = post(server.address, CHAT, &forced()).json();
     let choice = &whole["choices"][0];
     assert_eq!(
@@ -66,7 +53,7 @@ fn a_forced_call_comes_whole_or_in_pieces() {
 /// Who runs a tool when it reads `tool_calls` would not get far with half of its arguments.
 #[test]
 fn a_call_that_a_stop_string_cuts_is_no_call_to_run() {
-    let server = with_tools();
+    let server = with_tools(config());
     let schema =
         json!({"type": "object", "properties": {"ship": {"enum": ["Beagle"]}}, "required": ["ship"]});
     let tools = json!([{"type": "function", "function": {"name": "sail", "parameters": schema}}]);
@@ -88,7 +75,7 @@ fn a_call_that_a_stop_string_cuts_is_no_call_to_run() {
 
 #[test]
 fn a_tool_that_is_wrong_is_named() {
-    let server = with_tools();
+    let server = with_tools(config());
     let tool = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": schema}}}});
     let refused = |schema: Value| {
         let tools = json!([tool("sail", json!({"type": "integer"})), tool("moor", schema)]);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::names::{Names, put};
-use super::{ApiError, Context, Endpoint, Generate, chat, schema};
+use super::{ApiError, Context, Endpoint, Generate, chat, check, schema};
 use crate::template::ChatTemplate;
 
 pub(super) use answer::response;
@@ -33,7 +33,7 @@ pub fn messages(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let (chat, beside) = as_chat(body, context)?;
     let request = chat::read(&chat, context, Endpoint::Messages);
     let mut request = request.map_err(|error| NAMES.told(error, &beside.places))?;
-    schema::check_messages(body)?;
+    check::form(&schema::MESSAGES, body)?;
     beside.ignored.iter().for_each(|name| request.unknown_fields.add(name));
     Ok(request)
 }
@@ -42,7 +42,7 @@ pub fn messages(body: &Value, context: &Context) -> Result<Generate, ApiError> {
 pub fn count_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> {
     let (chat, beside) = as_chat(body, context)?;
     let tokens = chat::count(&chat, context).map_err(|error| NAMES.told(error, &beside.places))?;
-    schema::check_count(body)?;
+    check::form(&schema::COUNT, body)?;
     Ok(json!({"input_tokens": tokens}))
 }
 

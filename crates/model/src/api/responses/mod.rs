@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::names::{Names, put};
-use super::{ApiError, Context, Endpoint, Generate, chat, schema};
+use super::{ApiError, Context, Endpoint, Generate, chat, check, schema};
 
 pub(super) use answer::response;
 pub(super) use stream::Stream;
@@ -67,7 +67,7 @@ pub fn responses(body: &Value, context: &Context) -> Result<Generate, ApiError> 
     let (chat, tools) = as_chat(body, context)?;
     let request = chat::read(&chat, context, Endpoint::Responses);
     let mut request = request.map_err(|error| NAMES.told(error, &tools.places))?;
-    schema::check_responses(body)?;
+    check::form(&schema::RESPONSES, body)?;
     tools.left_out.iter().for_each(|tool| request.unknown_fields.add(tool));
     let repeats = Value::from(repeated(body, tools.told, &request)).to_string().into();
     let kept = Some(Arc::new(Kept { repeats, inside: tools.inside }));
@@ -78,7 +78,7 @@ pub fn responses(body: &Value, context: &Context) -> Result<Generate, ApiError> 
 pub fn input_tokens(body: &Value, context: &Context) -> Result<Value, ApiError> {
     let (chat, tools) = as_chat(body, context)?;
     let tokens = chat::count(&chat, context).map_err(|error| NAMES.told(error, &tools.places))?;
-    schema::check_input(body)?;
+    check::form(&schema::INPUT, body)?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": tokens}))
 }
 

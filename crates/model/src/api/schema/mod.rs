@@ -11,7 +11,7 @@ pub use items::{messages, messages_to_count, responses, responses_to_count};
 
 use super::format::{MANNERS, MAX_CHOICES as MAX_FORMAT_CHOICES};
 use super::words::MAX_WORD_BYTES;
-use super::{ApiError, MAX_CHOICES, MAX_MESSAGES, MAX_PROMPTS, MAX_TOOLS, OwnTemplates, check};
+use super::{MAX_CHOICES, MAX_MESSAGES, MAX_PROMPTS, MAX_TOOLS, OwnTemplates};
 use crate::sampling::{MAX_BAD_WORDS, MAX_STOP_IDS, MAX_STOPS};
 use crate::template::ROLES;
 
@@ -30,53 +30,24 @@ pub struct Offered {
 const ANY: Offered =
     Offered { vocab: u32::MAX as usize, max_logprobs: u32::MAX, own_templates: OwnTemplates::Taken };
 
-/// Checks a body of `/v1/completions` whose fields have been read.
-pub(super) fn check_completion(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| completion(&ANY));
-    check::form(&SCHEMA, body)
-}
+// What bodies are held against whose fields have been read.
 
-/// Checks a body of `/v1/chat/completions` whose fields have been read.
-pub(super) fn check_chat(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| chat(&ANY));
-    check::form(&SCHEMA, body)
-}
-
-/// Checks a body of `/v1/responses` whose fields have been read.
-pub(super) fn check_responses(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| responses(&ANY));
-    check::form(&SCHEMA, body)
-}
-
-/// Checks a body of `/v1/responses/input_tokens` whose fields have been read.
-pub(super) fn check_input(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(responses_to_count);
-    check::form(&SCHEMA, body)
-}
-
-/// Checks a body of `/v1/messages` whose fields have been read.
-pub(super) fn check_messages(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| messages(&ANY));
-    check::form(&SCHEMA, body)
-}
-
-/// Checks a body of `/v1/messages/count_tokens` whose fields have been read.
-pub(super) fn check_count(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(messages_to_count);
-    check::form(&SCHEMA, body)
-}
-
-/// Checks a body of `/tokenize` whose fields have been read.
-pub(super) fn check_tokenize(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(tokenize);
-    check::form(&SCHEMA, body)
-}
-
-/// Checks a body of `/detokenize` whose fields have been read.
-pub(super) fn check_detokenize(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| detokenize(ANY.vocab));
-    check::form(&SCHEMA, body)
-}
+/// Of `/v1/completions`.
+pub(super) static COMPLETION: LazyLock<Value> = LazyLock::new(|| completion(&ANY));
+/// Of `/v1/chat/completions`.
+pub(super) static CHAT: LazyLock<Value> = LazyLock::new(|| chat(&ANY));
+/// Of `/v1/responses`.
+pub(super) static RESPONSES: LazyLock<Value> = LazyLock::new(|| responses(&ANY));
+/// Of `/v1/responses/input_tokens`.
+pub(super) static INPUT: LazyLock<Value> = LazyLock::new(responses_to_count);
+/// Of `/v1/messages`.
+pub(super) static MESSAGES: LazyLock<Value> = LazyLock::new(|| messages(&ANY));
+/// Of `/v1/messages/count_tokens`.
+pub(super) static COUNT: LazyLock<Value> = LazyLock::new(messages_to_count);
+/// Of `/tokenize`.
+pub(super) static TOKENIZE: LazyLock<Value> = LazyLock::new(tokenize);
+/// Of `/detokenize`.
+pub(super) static DETOKENIZE: LazyLock<Value> = LazyLock::new(|| detokenize(ANY.vocab));
 
 /// A field that may be null.
 fn maybe(kind: &str, more: Value) -> Value {

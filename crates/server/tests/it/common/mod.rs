@@ -17,6 +17,7 @@ use model::config::read_generation;
 use model::sampling::SamplingParams;
 use model::template::{SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
+use model::tools::ToolFormat;
 use serde_json::{Value, json};
 use server::{Config, Ended, ServeError, Served, Server, Signals, Stopper};
 
@@ -114,6 +115,18 @@ pub(crate) fn start_with(config: Config, load: impl FnOnce() -> Served + Send + 
 /// A server whose model is there.
 pub(crate) fn start(model: &'static str, config: Config) -> Running {
     let running = start_with(config, move || served(model));
+    until(|| get(running.address, "/ready").status == 200);
+    running
+}
+
+/// The same of a model of noise whose template says that it writes calls as Hermes does.
+pub(crate) fn with_tools(config: Config) -> Running {
+    let running = start_with(config, || {
+        let mut served = served("llama");
+        served.tool_template =
+            served.tool_template.take().map(|template| template.with_tool_format(ToolFormat::Hermes));
+        served
+    });
     until(|| get(running.address, "/ready").status == 200);
     running
 }
