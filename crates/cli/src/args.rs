@@ -255,7 +255,8 @@ pub(crate) struct EngineArgs {
     /// A file with the chat template to use instead of the model's own.
     #[arg(long, value_name = "FILE", help_heading = "Engine")]
     pub(crate) chat_template: Option<PathBuf>,
-    /// How the model writes tool calls: hermes (Qwen too), llama3_json, mistral or granite [default: what its template shows].
+    /// How the model writes tool calls: hermes (Qwen too), qwen3_coder, seed_oss, llama3_json, mistral, granite, nemotron, cohere or
+    /// olmo3 [default: what its template shows].
     #[arg(long, value_name = "FORMAT", help_heading = "Engine")]
     pub(crate) tool_call_parser: Option<ToolFormat>,
     /// Write every event of the run here, for `ballast simulate replay`.

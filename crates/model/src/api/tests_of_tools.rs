@@ -107,9 +107,9 @@ fn some_tools_are_allowed() {
         talk(json!({"tools": three, "tool_choice": allowed}))
     };
     let g = ask("auto", json!([named("h"), named("f")])).unwrap();
-    assert_eq!(&*g.calls.unwrap().names, ["f", "h"]);
+    assert_eq!(g.calls.unwrap().names(), ["f", "h"]);
     let many = ask("auto", vec![named("g"); 1000].into()).unwrap();
-    assert_eq!(&*many.calls.unwrap().names, ["g"]);
+    assert_eq!(many.calls.unwrap().names(), ["g"]);
     assert!(g.params.grammar.is_none());
     let alone = talk(json!({"tools": [named("g")], "tool_choice": "required"})).unwrap();
     let g = ask("required", json!([named("g")])).unwrap();

@@ -9,7 +9,7 @@ use super::format::Asked;
 use super::{ApiError, Context};
 use crate::grammar::OutputFormat;
 use crate::template::ChatTemplate;
-use crate::tools::{Beside, Calls, Forced, ToolFormat, name};
+use crate::tools::{Beside, Calls, Forced, Tool, ToolFormat, name};
 
 /// Most tools of one request, as OpenAI allows.
 pub const MAX_TOOLS: usize = 128;
@@ -55,9 +55,9 @@ impl Offer {
                         known; --tool-call-parser names one)";
             return Err(ApiError::not_supported("tools", what));
         };
-        let names = tools.iter().filter_map(name).map(str::to_owned).collect();
+        let tools = tools.iter().filter_map(Tool::of).collect();
         let beside = if self.choice == Choice::Auto { Beside::Text } else { Beside::Nothing };
-        Ok(Some(Calls { format, names, most: self.most, beside }))
+        Ok(Some(Calls { format, tools, most: self.most, beside }))
     }
 
     /// The calls that the answer must be, if it must.

@@ -24,6 +24,11 @@ pub(super) fn ascii(expression: &str) -> String {
     rewritten(expression, Syntax::Rust)
 }
 
+/// One of JSON Schema's.
+pub(crate) fn ecma(expression: &str) -> String {
+    rewritten(expression, Syntax::Ecma)
+}
+
 fn rewritten(expression: &str, syntax: Syntax) -> String {
     let mut out = String::with_capacity(expression.len());
     // Of each class that is open, whether it excludes.
@@ -108,12 +113,11 @@ fn ends_a_range(before: &str, after: &Peekable<Chars<'_>>) -> bool {
 
 /// A schema's expressions, as the compiler reads them.
 pub(super) fn patterns(schema: &mut Map<String, Value>) {
-    let compiled = |pattern: &str| rewritten(pattern, Syntax::Ecma);
     if let Some(Value::String(pattern)) = schema.get_mut("pattern") {
-        *pattern = compiled(pattern);
+        *pattern = ecma(pattern);
     }
     if let Some(Value::Object(named)) = schema.get_mut("patternProperties") {
-        *named = std::mem::take(named).into_iter().map(|(name, value)| (compiled(&name), value)).collect();
+        *named = std::mem::take(named).into_iter().map(|(name, value)| (ecma(&name), value)).collect();
     }
 }
 

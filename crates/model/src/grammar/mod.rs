@@ -27,6 +27,7 @@ use sha2::{Digest, Sha256};
 
 pub use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
+pub(crate) use ascii::ecma;
 use cache::Cache;
 use compile::Workers;
 pub(crate) use dialect::settled;

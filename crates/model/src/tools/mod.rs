@@ -1,11 +1,16 @@
 //! Tool calls in a model's text: which format a model writes them in, how they are read as they come, and how a
 //! model is made to write one.
 
+mod body;
 mod force;
+mod literal;
 mod object;
 mod parse;
+mod python;
+mod tagged;
 #[cfg(test)]
 mod tests;
+mod types;
 mod value;
 
 use std::str::FromStr;
@@ -17,6 +22,7 @@ pub use force::Forced;
 pub use parse::{CallParser, Part};
 
 use crate::tokenizer::Tokenizer;
+use types::{Types, properties};
 
 /// Begins Mistral's calls.
 const MISTRAL: &str = "[TOOL_CALLS]";
@@ -30,6 +36,10 @@ const CALL_ID: &str = "[CALL_ID]";
 pub enum ToolFormat {
     /// Hermes and Qwen: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
     Hermes,
+    /// Qwen's coders: `<tool_call><function=name><parameter=key>value</parameter>..</function></tool_call>`.
+    QwenXml,
+    /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`.
+    Seed,
     /// Llama 3: `{"name": .., "parameters": {..}}` and nothing else, maybe after `<|python_tag|>`.
     Llama3,
     /// Mistral: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]`, or `[TOOL_CALLS]name{..}`.
@@ -38,13 +48,47 @@ pub enum ToolFormat {
     MistralArgs,
     /// Granite 3: `<|tool_call|>[{"name": .., "arguments": {..}}, ..]`.
     Granite,
+    /// Llama-Nemotron: the same between `<TOOLCALL>` and `</TOOLCALL>`.
+    Nemotron,
+    /// Command R7B and A: `<|START_ACTION|>[{"tool_name": .., "parameters": {..}}, ..]<|END_ACTION|>`.
+    Cohere,
+    /// OLMo 3: `<function_calls>name(key=value, ..)</function_calls>`, a line for each call.
+    Olmo,
+}
+
+/// By which names they are asked for; the first is the one that is told.
+const NAMES: [(ToolFormat, &[&str]); 9] = [
+    (ToolFormat::Hermes, &["hermes", "qwen"]),
+    (ToolFormat::QwenXml, &["qwen3_coder", "qwen3_xml"]),
+    (ToolFormat::Seed, &["seed_oss"]),
+    (ToolFormat::Llama3, &["llama3_json", "llama3"]),
+    (ToolFormat::Mistral, &["mistral"]),
+    (ToolFormat::Granite, &["granite"]),
+    (ToolFormat::Nemotron, &["nemotron"]),
+    (ToolFormat::Cohere, &["cohere"]),
+    (ToolFormat::Olmo, &["olmo3"]),
+];
+
+/// What stands around calls.
+struct Marks {
+    /// What begins them, where something does.
+    opens: &'static [&'static str],
+    /// What ends them, where something does.
+    closes: Option<&'static str>,
 }
 
 impl ToolFormat {
     /// The format that a chat template shows to its model.
     pub fn of_template(source: &str) -> Option<Self> {
         let has = |text: &str| source.contains(text);
-        if has("<tool_call>") {
+        // Others write other things between these: GLM since 4.5.
+        if has("<tool_call>") && has("<arg_key>") {
+            None
+        } else if has("<seed:tool_call>") {
+            Some(ToolFormat::Seed)
+        } else if has("<tool_call>") && has("<function=") {
+            Some(ToolFormat::QwenXml)
+        } else if has("<tool_call>") {
             Some(ToolFormat::Hermes)
         } else if has(MISTRAL) && has(ARGS) {
             Some(ToolFormat::MistralArgs)
@@ -52,6 +96,12 @@ impl ToolFormat {
             Some(ToolFormat::Mistral)
         } else if has("<|tool_call|>") {
             Some(ToolFormat::Granite)
+        } else if has("<TOOLCALL>") {
+            Some(ToolFormat::Nemotron)
+        } else if has("<|START_ACTION|>") {
+            Some(ToolFormat::Cohere)
+        } else if has("<function_calls>") {
+            Some(ToolFormat::Olmo)
         } else if has("<|start_header_id|>") && has("tool_calls") && has("parameters") {
             Some(ToolFormat::Llama3)
         } else {
@@ -59,19 +109,39 @@ impl ToolFormat {
         }
     }
 
-    /// What begins calls, where something does.
-    fn marker(self) -> Option<&'static str> {
+    fn marks(self) -> Marks {
+        let marks = |opens, closes| Marks { opens, closes };
         match self {
-            ToolFormat::Hermes => Some("<tool_call>"),
-            ToolFormat::Llama3 => None,
-            ToolFormat::Mistral | ToolFormat::MistralArgs => Some(MISTRAL),
-            ToolFormat::Granite => Some("<|tool_call|>"),
+            ToolFormat::Hermes => marks(&["<tool_call>"], Some("</tool_call>")),
+            // Some forget the first.
+            ToolFormat::QwenXml => marks(&["<tool_call>", tagged::FUNCTION], Some("</tool_call>")),
+            ToolFormat::Seed => marks(&["<seed:tool_call>", tagged::FUNCTION], Some("</seed:tool_call>")),
+            ToolFormat::Llama3 => marks(&[], None),
+            ToolFormat::Mistral | ToolFormat::MistralArgs => marks(&[MISTRAL], None),
+            // Phi-4-mini, which has the same marker, ends its list so.
+            ToolFormat::Granite => marks(&["<|tool_call|>"], Some("<|/tool_call|>")),
+            ToolFormat::Nemotron => marks(&["<TOOLCALL>"], Some("</TOOLCALL>")),
+            ToolFormat::Cohere => marks(&["<|START_ACTION|>"], Some("<|END_ACTION|>")),
+            ToolFormat::Olmo => marks(&["<function_calls>"], Some("</function_calls>")),
+        }
+    }
+
+    /// What stands around an answer beside calls, and is no part of it.
+    fn frame(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Cohere => &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+            _ => &[],
         }
     }
 
     /// Whether calls are a list, or may be.
     fn is_list(self) -> bool {
-        self.is_mistral() || self == ToolFormat::Granite
+        self.is_mistral() || matches!(self, ToolFormat::Granite | ToolFormat::Nemotron | ToolFormat::Cohere)
+    }
+
+    /// Whether calls are tags, with values as texts are.
+    fn is_tagged(self) -> bool {
+        matches!(self, ToolFormat::QwenXml | ToolFormat::Seed)
     }
 
     fn is_mistral(self) -> bool {
@@ -85,7 +155,7 @@ impl ToolFormat {
 
     /// Whether the marker is a special token: texts must be shown with it to be read.
     pub fn has_special_marker(self, tokenizer: &Tokenizer) -> bool {
-        self.marker().is_some_and(|marker| special(marker, tokenizer).is_some())
+        self.marks().opens.iter().any(|marker| special(marker, tokenizer).is_some())
     }
 
     /// An id for a call that looks as this format's models expect. `seed`: differs between calls.
@@ -108,13 +178,11 @@ impl FromStr for ToolFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "hermes" | "qwen" => Ok(ToolFormat::Hermes),
-            "llama3_json" | "llama3" => Ok(ToolFormat::Llama3),
-            "mistral" => Ok(ToolFormat::Mistral),
-            "granite" => Ok(ToolFormat::Granite),
-            other => Err(format!("`{other}`; expected hermes, llama3_json, mistral or granite")),
-        }
+        let known = NAMES.iter().find(|(_, names)| names.contains(&name));
+        known.map(|(format, _)| *format).ok_or_else(|| {
+            let names: Vec<&str> = NAMES.iter().map(|(_, names)| names[0]).collect();
+            format!("`{name}`; expected one of {}", names.join(", "))
+        })
     }
 }
 
@@ -123,12 +191,33 @@ impl FromStr for ToolFormat {
 pub struct Calls {
     /// How the model writes calls.
     pub format: ToolFormat,
-    /// Names of the tools.
-    pub names: Arc<[String]>,
+    /// What may be called.
+    pub tools: Arc<[Tool]>,
     /// Calls after these are left out.
     pub most: usize,
     /// What may stand beside them.
     pub beside: Beside,
+}
+
+/// A function that a model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    name: String,
+    /// A schema.
+    parameters: Value,
+}
+
+impl Tool {
+    /// Of a tool in OpenAI's shape.
+    pub fn of(tool: &Value) -> Option<Self> {
+        let parameters = tool["function"]["parameters"].clone();
+        Some(Tool { name: name(tool)?.to_owned(), parameters })
+    }
+
+    fn types_of(&self, parameter: &str) -> Types {
+        let schema = properties(&self.parameters).and_then(|(all, _)| all.get(parameter));
+        schema.map_or_else(Types::default, |schema| Types::of(schema, &self.parameters))
+    }
 }
 
 /// What an answer with calls may be beside them.
@@ -150,6 +239,16 @@ pub struct Call {
 }
 
 impl Calls {
+    /// What the tools are called.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.tools.iter().map(|tool| &*tool.name).collect()
+    }
+
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
     /// Begins to read a text.
     pub fn parser(&self) -> CallParser {
         CallParser::new(self.clone())
@@ -180,4 +279,13 @@ impl Calls {
 /// Name of a tool in OpenAI's shape.
 pub fn name(tool: &Value) -> Option<&str> {
     tool["function"]["name"].as_str()
+}
+
+/// Whether a text may be the name of a tool, in formats that do not quote it.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_name_char)
+}
+
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_-./:".contains(c)
 }

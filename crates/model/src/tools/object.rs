@@ -1,5 +1,6 @@
 //! One call, `{"name": .., "arguments": {..}}`, read as it comes.
 
+use super::body::Step;
 use super::value::{At, Value};
 
 /// A call that is being read.
@@ -31,23 +32,6 @@ enum State {
     Value(Value, String),
     /// After a value.
     AfterValue,
-}
-
-/// What a character adds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nothing yet.
-    Going,
-    /// It is a call, of this name; the arguments so far.
-    Begun(String, String),
-    /// One more character of its arguments.
-    Argument(char),
-    /// It is whole.
-    Done,
-    /// It is whole, and a call of this name without arguments.
-    Bare(String),
-    /// It is no call.
-    Broken,
 }
 
 impl CallObject {
@@ -153,7 +137,7 @@ impl CallObject {
 
     /// A value is whole.
     fn closed(&mut self, text: &str, known: &dyn Fn(&str) -> bool) -> Step {
-        if self.key != "name" {
+        if self.key != "name" && self.key != "tool_name" {
             return Step::Going;
         }
         match serde_json::from_str::<String>(text) {
@@ -170,13 +154,8 @@ impl CallObject {
             Some(name) => {
                 self.begun = true;
                 let arguments = std::mem::take(&mut self.early);
-                if arguments.is_empty() { Step::Bare(name) } else { Step::Begun(name, arguments) }
+                Step::Whole(name, if arguments.is_empty() { "{}".to_owned() } else { arguments })
             }
         }
-    }
-
-    /// Whether it was the end of the object that began the call.
-    pub(super) fn is_whole(&self) -> bool {
-        self.begun && self.name.is_none()
     }
 }

@@ -1,9 +1,10 @@
 //! Reads calls out of a text as it comes: each character is looked at once, and only what may begin a marker or a
 //! call is held back.
 
-use super::object::{CallObject, Step};
+use super::body::{Body, Step};
+use super::tagged::{FUNCTION, Tagged};
 use super::value::{At, Value};
-use super::{ARGS, Beside, CALL_ID, Calls, ToolFormat};
+use super::{ARGS, Beside, CALL_ID, Calls, ToolFormat, is_name_char};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ enum Mode {
     Text,
     /// Where a call may begin.
     Opening,
-    Call(CallObject),
+    Call(Body),
     /// In the name of a call without an object around it (Mistral).
     Bare(String),
     /// In the arguments of such a call.
@@ -69,7 +70,6 @@ enum Shown {
 }
 
 const PYTHON: &str = "<|python_tag|>";
-const CLOSE: &str = "</tool_call>";
 
 impl CallParser {
     pub(super) fn new(calls: Calls) -> Self {
@@ -116,7 +116,7 @@ impl CallParser {
         match mode {
             // Within what closes a call.
             Mode::Between => self.held.clear(),
-            Mode::Call(object) => self.held.push_str(&object.into_raw()),
+            Mode::Call(call) => self.held.push_str(&call.into_raw()),
             Mode::Bare(name) => self.held.push_str(&name),
             _ => (),
         }
@@ -141,17 +141,33 @@ impl CallParser {
 
     /// The first character of a marker occurs in it once, so that a beginning that fails holds no other one.
     fn text(&mut self, c: char, out: &mut Vec<Part>) {
-        let Some(marker) = self.calls.format.marker() else { return self.show(c, out) };
-        if !marker[self.held.len()..].starts_with(c) {
+        if !self.may_be_marker(c) {
             self.give_back(out);
         }
-        if !marker[self.held.len()..].starts_with(c) {
+        if !self.may_be_marker(c) {
             return self.show(c, out);
         }
         self.held.push(c);
-        if self.held == marker {
-            self.mode = Mode::Opening;
+        let format = self.calls.format;
+        if format.frame().contains(&&*self.held) {
+            self.held.clear();
+        } else if format.marks().opens.contains(&&*self.held) {
+            let is_call = format.is_tagged() && self.held == FUNCTION;
+            self.mode = if is_call { self.within_tag() } else { Mode::Opening };
         }
+    }
+
+    /// Whether what is held and another character begin something that is not shown.
+    fn may_be_marker(&self, c: char) -> bool {
+        let (marks, frame) = (self.calls.format.marks(), self.calls.format.frame());
+        let rest = |marker: &&str| marker.strip_prefix(&self.held).is_some_and(|rest| rest.starts_with(c));
+        marks.opens.iter().any(rest) || frame.iter().any(rest)
+    }
+
+    /// In a call without the marker before it, of which what is held begins the first tag.
+    fn within_tag(&mut self) -> Mode {
+        self.held.clear();
+        Mode::Call(Body::Tagged(Tagged::named()))
     }
 
     fn opening(&mut self, c: char, out: &mut Vec<Part>) {
@@ -168,37 +184,40 @@ impl CallParser {
             (ToolFormat::Llama3, c) if tag.len() < PYTHON.len() && PYTHON[tag.len()..].starts_with(c) => {
                 self.held.push(c);
             }
-            (_, '{') => {
-                self.mode = Mode::Call(CallObject::default());
-                self.call(c, out);
-            }
-            _ => self.not_a_call(c, out),
+            (format, c) => match Body::begun_by(c, format) {
+                Some(body) => {
+                    self.mode = Mode::Call(body);
+                    self.call(c, out);
+                }
+                None => self.not_a_call(c, out),
+            },
         }
     }
 
     fn call(&mut self, c: char, out: &mut Vec<Part>) {
-        let Mode::Call(object) = &mut self.mode else { return };
-        let strict = self.calls.format == ToolFormat::Llama3;
-        let names = &self.calls.names;
-        let step = object.push(c, &|name| !strict || names.iter().any(|known| known == name));
-        let whole = object.is_whole();
-        match step {
+        let Mode::Call(call) = &mut self.mode else { return };
+        match call.push(c, &self.calls) {
             Step::Going => (),
             Step::Argument(c) => self.argument(c.encode_utf8(&mut [0; 4]), out),
+            Step::Arguments(more) => self.argument(&more, out),
             Step::Begun(name, arguments) => self.begin(name, &arguments, out),
-            Step::Bare(name) => self.begin(name, "{}", out),
             Step::Done => self.ended(Mode::Between),
+            Step::Last(arguments) => {
+                self.argument(&arguments, out);
+                self.ended(Mode::Between);
+            }
+            Step::Whole(name, arguments) => {
+                self.begin(name, &arguments, out);
+                self.ended(Mode::Between);
+            }
             Step::Broken => self.broken(out),
-        }
-        if whole {
-            self.ended(Mode::Between);
         }
     }
 
     /// A call that goes wrong after it began ends there.
     fn broken(&mut self, out: &mut Vec<Part>) {
-        if let Mode::Call(object) = std::mem::replace(&mut self.mode, Mode::Text) {
-            self.held.push_str(&object.into_raw());
+        if let Mode::Call(call) = std::mem::replace(&mut self.mode, Mode::Text) {
+            self.held.push_str(&call.into_raw());
         }
         self.list = false;
         self.give_back(out);
@@ -209,8 +228,7 @@ impl CallParser {
         let Mode::Bare(name) = &mut self.mode else { return };
         if c != '{' {
             name.push(c);
-            let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
-            let rest = name.trim_start_matches(plain);
+            let rest = name.trim_start_matches(is_name_char);
             let sound = rest.len() < name.len() && is_between(rest);
             if !sound || name.len() > 256 {
                 self.held.push_str(&std::mem::take(name));
@@ -240,24 +258,32 @@ impl CallParser {
     }
 
     fn between(&mut self, c: char, out: &mut Vec<Part>) {
-        match (self.calls.format, c) {
-            (ToolFormat::Hermes, c) if CLOSE[self.held.len()..].starts_with(c) => {
+        let format = self.calls.format;
+        let closes = format.marks().closes.unwrap_or_default();
+        match c {
+            c if closes[self.held.len().min(closes.len())..].starts_with(c)
+                && closes.starts_with(&self.held) =>
+            {
                 self.held.push(c);
-                if self.held == CLOSE {
+                if self.held == closes {
                     self.held.clear();
+                    self.list = false;
                     self.mode = Mode::Text;
                 }
             }
-            (_, c) if c.is_whitespace() && self.held.is_empty() => (),
-            (ToolFormat::Llama3, ';' | ',') => {
+            c if c.is_whitespace() && self.held.is_empty() => (),
+            ';' | ',' if format == ToolFormat::Llama3 => {
                 self.held.push(c);
                 self.mode = Mode::Opening;
             }
-            (ToolFormat::Llama3, '{') => self.opening(c, out),
-            (format, ',') if format.is_list() => self.mode = Mode::Opening,
-            (format, ']') if format.is_list() => {
+            '{' if format == ToolFormat::Llama3 => self.opening(c, out),
+            ',' if format.is_list() && self.held.is_empty() => self.mode = Mode::Opening,
+            ']' if format.is_list() && self.held.is_empty() => {
                 self.list = false;
-                self.mode = Mode::Text;
+                self.mode = if closes.is_empty() { Mode::Text } else { Mode::Between };
+            }
+            c if format == ToolFormat::Olmo && self.held.is_empty() && is_name_char(c) => {
+                self.opening(c, out)
             }
             _ => {
                 // What was held may begin the next marker: another call after one that was not closed.

@@ -263,7 +263,7 @@ fn tools_of_servers_are_left_out_and_that_is_told() {
     let search = json!({"type": "web_search_20250305", "name": "web_search"});
     let request = ask(json!({"tools": [search, tool()]})).unwrap();
     assert_eq!(request.unknown_fields.iter().collect::<Vec<_>>(), ["web_search"]);
-    assert_eq!(&*request.calls.unwrap().names, ["f"]);
+    assert_eq!(request.calls.unwrap().names(), ["f"]);
 }
 
 #[test]

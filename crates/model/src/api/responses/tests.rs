@@ -286,7 +286,7 @@ fn functions_may_be_in_a_namespace() {
                         {"type": "function_call", "call_id": "c", "namespace": "sea", "name": "f", "arguments": "{}"},
                         {"type": "function_call_output", "call_id": "c", "output": "y"}]);
     let request = ask(json!({"input": called, "tools": [tool(), space], "stream": true})).unwrap();
-    assert_eq!(&*request.calls.as_ref().unwrap().names, ["f", "sea.f"]);
+    assert_eq!(request.calls.as_ref().unwrap().names(), ["f", "sea.f"]);
     let text = "<tool_call>\n{\"name\": \"sea.f\", \"arguments\": {}}\n</tool_call>";
     let item = events(&request, &[text], FinishReason::Stop).last().unwrap()["response"]["output"][0].clone();
     assert_eq!((&item["name"], &item["namespace"]), (&json!("f"), &json!("sea")));

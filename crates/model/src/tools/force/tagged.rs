@@ -1,0 +1,139 @@
+//! Arguments as `<parameter=key>value</parameter>`, where texts are as they are and other values as JSON has them.
+
+use serde_json::Value;
+
+use super::super::types::{Types, leaves, properties};
+use super::value;
+use crate::grammar::{ecma, quoted};
+
+/// What stands between a parameter's name and its value, and between that and its end.
+pub(super) type Around = [&'static str; 2];
+
+/// Qwen's.
+pub(super) const OWN_LINES: Around = [">\n", "\n"];
+/// Seed's.
+pub(super) const ONE_LINE: Around = [">", ""];
+
+const END: &str = "</parameter>";
+
+/// Any text and what ends it.
+const TEXT: &str = "text";
+
+/// What all rules of calls need beside their own.
+pub(super) fn shared() -> String {
+    text(TEXT, "(?s:.*)")
+}
+
+/// A rule of a text, up to the first end of it.
+fn text(rule: &str, expression: &str) -> String {
+    format!("{rule}[suffix={}]: /{expression}/", quoted(END))
+}
+
+pub(super) fn arguments(tool: &Value, index: usize, around: Around) -> String {
+    let root = &tool["function"]["parameters"];
+    let mut rules = Vec::new();
+    let (all, required) = properties(root).map_or((None, Vec::new()), |(all, needed)| (Some(all), needed));
+    let one = |(at, (key, schema)): (usize, (&String, &Value))| {
+        let one = parameter(schema, root, &format!("value_{index}_{at}"), around, &mut rules);
+        let opens = quoted(&format!("<parameter={key}{}", around[0]));
+        let end = if required.contains(&key.as_str()) { "" } else { "?" };
+        format!("({opens} {one} \"\\n\"){end}")
+    };
+    let all: Vec<String> = all.into_iter().flatten().enumerate().map(one).collect();
+    let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") };
+    format!("arguments_{index}: {all}\n{}", rules.join("\n"))
+}
+
+/// A value and what ends it. `rule`: a name for texts that have a form, of which there is one more for each.
+fn parameter(
+    schema: &Value,
+    root: &Value,
+    rule: &str,
+    [_, before]: Around,
+    rules: &mut Vec<String>,
+) -> String {
+    let end = quoted(&format!("{before}{END}"));
+    let mut forms = Vec::new();
+    for (at, leaf) in leaves(schema, root).into_iter().enumerate() {
+        let form = match Form::of(leaf, root) {
+            Form::Texts(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+                format!("({}) {end}", texts.join(" | "))
+            }
+            Form::Json => format!("{} {end}", value(leaf, root)),
+            Form::Expression(expression) => {
+                let rule = format!("{rule}_{at}");
+                rules.push(text(&rule, &format!("({expression}){}", before.replace('\n', "\\n"))));
+                rule
+            }
+            // Whatever else it may be is a text, too.
+            Form::Any => return TEXT.to_owned(),
+        };
+        forms.push(form);
+    }
+    format!("({})", forms.join(" | "))
+}
+
+/// What a value may be.
+enum Form {
+    /// Any text.
+    Any,
+    /// One of these.
+    Texts(Vec<String>),
+    /// A text that an expression describes.
+    Expression(String),
+    /// No text.
+    Json,
+}
+
+impl Form {
+    fn of(leaf: &Value, root: &Value) -> Self {
+        let types = Types::of(leaf, root);
+        if !types.may_be_text() {
+            return Form::Json;
+        }
+        let chosen = leaf["enum"].as_array().map(Vec::as_slice);
+        let chosen = chosen.or_else(|| leaf.get("const").map(std::slice::from_ref));
+        if let Some(chosen) = chosen {
+            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            return Form::Texts(chosen.iter().map(text).collect());
+        }
+        match (types.is_text(), leaf["pattern"].as_str()) {
+            (true, Some(pattern)) => Form::Expression(anywhere(pattern)),
+            (true, None) => lengths(leaf).map_or(Form::Any, Form::Expression),
+            _ => Form::Any,
+        }
+    }
+}
+
+/// Texts in which a pattern is found, as JSON Schema has it.
+fn anywhere(pattern: &str) -> String {
+    let begins = pattern.starts_with('^');
+    let ends = pattern.ends_with('$') && !pattern.ends_with("\\$");
+    let within = &pattern[usize::from(begins)..pattern.len() - usize::from(ends)];
+    let any = |is_end: bool| if is_end { "" } else { "(?s:.*)" };
+    format!("{}({}){}", any(begins), slashed(&ecma(within)), any(ends))
+}
+
+/// An expression as it stands between slashes.
+fn slashed(expression: &str) -> String {
+    let (mut out, mut rest) = (String::new(), expression.chars());
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => out.extend(['\\'].into_iter().chain(rest.next())),
+            '/' => out.push_str("\\/"),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn lengths(leaf: &Value) -> Option<String> {
+    let [least, most] = ["minLength", "maxLength"].map(|key| leaf[key].as_u64());
+    let least = least.filter(|&least| least > 0);
+    (least.is_some() || most.is_some()).then(|| {
+        let most = most.map_or_else(String::new, |most| most.to_string());
+        format!("(?s:.{{{},{most}}})", least.unwrap_or(0))
+    })
+}

@@ -1,0 +1,174 @@
+//! One call, `<function=name><parameter=key>value</parameter>..</function>`, read as it comes. Values are texts as they are: of
+//! which type each is, the tool's schema says.
+
+use serde_json::Value;
+
+use super::body::Step;
+use super::types::{Types, as_json};
+use super::{Calls, is_name};
+
+pub(super) const FUNCTION: &str = "<function=";
+const PARAMETER: &str = "<parameter=";
+const END_OF_PARAMETER: &str = "</parameter>";
+const END: &str = "</function>";
+
+/// Most bytes of a name or key.
+const NAME_BYTES: usize = 256;
+
+/// A call that is being read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tagged {
+    /// All of it, until it is known to be a call.
+    raw: String,
+    place: Place,
+    name: String,
+    begun: bool,
+    /// There are parameters.
+    any: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// In the beginning of a tag.
+    Tag(String),
+    Name,
+    /// Where a tag may begin.
+    Between,
+    Key(String),
+    Value(Text),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place::Tag(String::new())
+    }
+}
+
+/// A value that is being read.
+#[derive(Clone, Debug)]
+struct Text {
+    types: Types,
+    /// All of it; of a text, what is not told yet.
+    read: String,
+    /// What may begin the end.
+    held: String,
+    /// A line break comes next, if any, which is no part of it.
+    fresh: bool,
+}
+
+impl Tagged {
+    /// The call whose first tag has been read up to its name.
+    pub(super) fn named() -> Self {
+        Tagged { raw: FUNCTION.to_owned(), place: Place::Name, ..Tagged::default() }
+    }
+
+    /// What was read, if it was not known to be a call.
+    pub(super) fn into_raw(self) -> String {
+        if self.begun { String::new() } else { self.raw }
+    }
+
+    /// Takes the next character.
+    pub(super) fn push(&mut self, c: char, calls: &Calls) -> Step {
+        if !self.begun {
+            self.raw.push(c);
+        }
+        let place = std::mem::replace(&mut self.place, Place::Between);
+        let (place, step) = match place {
+            Place::Name => self.name(c),
+            Place::Between if c.is_whitespace() => (Place::Between, Step::Going),
+            Place::Between => self.tag(String::new(), c),
+            Place::Tag(tag) => self.tag(tag, c),
+            Place::Key(key) => self.key(key, c, calls),
+            Place::Value(text) => value(text, c),
+        };
+        self.place = place;
+        step
+    }
+
+    fn name(&mut self, c: char) -> (Place, Step) {
+        if c == '>' && is_name(&self.name) {
+            return (Place::Between, Step::Going);
+        }
+        self.name.push(c);
+        let sound = is_name(&self.name) && self.name.len() <= NAME_BYTES;
+        (Place::Name, if sound { Step::Going } else { Step::Broken })
+    }
+
+    fn tag(&mut self, mut tag: String, c: char) -> (Place, Step) {
+        tag.push(c);
+        let expected: &[&str] = if self.name.is_empty() { &[FUNCTION] } else { &[PARAMETER, END] };
+        match &*tag {
+            FUNCTION if self.name.is_empty() => (Place::Name, Step::Going),
+            PARAMETER if !self.name.is_empty() => (Place::Key(String::new()), Step::Going),
+            END if !self.name.is_empty() => (Place::Between, self.end()),
+            tag if expected.iter().any(|whole| whole.starts_with(tag)) => {
+                (Place::Tag(tag.to_owned()), Step::Going)
+            }
+            _ => (Place::Between, Step::Broken),
+        }
+    }
+
+    fn key(&mut self, mut key: String, c: char, calls: &Calls) -> (Place, Step) {
+        if c != '>' {
+            key.push(c);
+            let step = if c == '\n' || key.len() > NAME_BYTES { Step::Broken } else { Step::Going };
+            return (Place::Key(key), step);
+        }
+        let types = calls.tool(&self.name).map_or_else(Types::default, |tool| tool.types_of(&key));
+        let quote = if types.is_text() { "\"" } else { "" };
+        let before = if self.any { ", " } else { "{" };
+        let more = format!("{before}{}: {quote}", Value::from(key));
+        self.any = true;
+        let text = Text { types, read: String::new(), held: String::new(), fresh: true };
+        (Place::Value(text), self.more(more))
+    }
+
+    fn more(&mut self, arguments: String) -> Step {
+        match std::mem::replace(&mut self.begun, true) {
+            true => Step::Arguments(arguments),
+            false => Step::Begun(self.name.clone(), arguments),
+        }
+    }
+
+    fn end(&mut self) -> Step {
+        match std::mem::replace(&mut self.begun, true) {
+            true => Step::Last("}".to_owned()),
+            false => Step::Whole(std::mem::take(&mut self.name), "{}".to_owned()),
+        }
+    }
+}
+
+/// The next character of a value: a text is told as it comes, anything else when it is whole.
+fn value(mut text: Text, c: char) -> (Place, Step) {
+    if std::mem::take(&mut text.fresh) && c == '\n' {
+        return (Place::Value(text), Step::Going);
+    }
+    text.held.push(c);
+    let sure = sure(&text.held);
+    text.read.extend(text.held.drain(..sure));
+    if text.held.trim_start_matches('\n') == END_OF_PARAMETER {
+        let told = match text.types.is_text() {
+            true => escaped(&text.read) + "\"",
+            false => as_json(&text.read, &text.types),
+        };
+        return (Place::Between, Step::Arguments(told));
+    }
+    let told = if text.types.is_text() { escaped(&std::mem::take(&mut text.read)) } else { String::new() };
+    let step = if told.is_empty() { Step::Going } else { Step::Arguments(told) };
+    (Place::Value(text), step)
+}
+
+/// Bytes at a text's beginning that are no part of what ends a value: the rest may begin that, with the line break before it.
+fn sure(text: &str) -> usize {
+    let may_end = |text: &str| {
+        END_OF_PARAMETER.starts_with(text)
+            || text.strip_prefix('\n').is_some_and(|text| END_OF_PARAMETER.starts_with(text))
+    };
+    text.char_indices().map(|(at, _)| at).find(|&at| may_end(&text[at..])).unwrap_or(text.len())
+}
+
+/// As it stands in a text of JSON.
+fn escaped(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
