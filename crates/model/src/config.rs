@@ -20,10 +20,9 @@ pub(crate) use layer_norms::{with_cohere, with_neox, with_phi, with_stablelm, wi
 
 use crate::error::{Error, Result};
 use crate::file::read_text;
-use crate::json::Fields;
+use crate::json::{Fields, parse};
 pub use crate::quantized::Scheme;
 use crate::sampling::GenerationConfig;
-use serde_json::Value;
 use spec::ModelSpec;
 use spec::model::DType;
 use std::path::Path;
@@ -132,10 +131,6 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
         found => found,
     };
     Ok(Config { spec, family, states_dtype: dtype.is_some(), whole, quantized })
-}
-
-fn parse(text: &str, file: &str) -> Result<Value> {
-    serde_json::from_str(text).map_err(|e| Error::malformed(file, e.to_string(), "JSON"))
 }
 
 /// Fields of other architectures that nobody sets without meaning it.

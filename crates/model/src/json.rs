@@ -3,6 +3,39 @@
 use crate::error::{Error, Result, shorten};
 use serde_json::{Map, Value};
 
+/// JSON as Python writes it: with `NaN` and `Infinity`, which are no numbers, as null.
+pub(crate) fn parse(text: &str, file: &str) -> Result<Value> {
+    let plain = serde_json::from_str(text);
+    plain.or_else(|e| {
+        let wrong = |_| Error::malformed(file, e.to_string(), "JSON");
+        serde_json::from_str(&without_floats(text)).map_err(wrong)
+    })
+}
+
+/// With null for the numbers that JSON does not have, outside strings.
+fn without_floats(text: &str) -> String {
+    let null = |plain: &str| {
+        ["-Infinity", "Infinity", "NaN"]
+            .iter()
+            .fold(plain.to_owned(), |text, word| text.replace(word, "null"))
+    };
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(opens) = rest.find('"') {
+        let within = &rest[opens + 1..];
+        let mut is_escaped = false;
+        let closes = within.find(|c| {
+            let was_escaped = is_escaped;
+            is_escaped = c == '\\' && !was_escaped;
+            c == '"' && !was_escaped
+        });
+        let end = closes.map_or(rest.len(), |closes| opens + closes + 2);
+        out.push_str(&null(&rest[..opens]));
+        out.push_str(&rest[opens..end]);
+        rest = &rest[end..];
+    }
+    out + &null(rest)
+}
+
 /// An object of a file. A field that is `null` counts as absent.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
@@ -47,6 +80,14 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn size(&self, name: &str) -> Result<Option<usize>> {
         self.typed(name, "a whole number from 0", |v| usize::try_from(v.as_u64()?).ok())
+    }
+
+    /// The same, where it may be written as Python writes a float.
+    pub(crate) fn count(&self, name: &str) -> Result<Option<u64>> {
+        let whole = |x: &f64| *x >= 0.0 && x.fract() == 0.0;
+        self.typed(name, "a whole number from 0", |v| {
+            v.as_u64().or_else(|| v.as_f64().filter(whole).map(|x| x as u64))
+        })
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<Option<f64>> {
@@ -115,5 +156,31 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_python_writes_for_numbers_that_are_none_is_null() {
+        let text = r#"{"a": [0.0, Infinity, -Infinity], "NaN \\\" Infinity": "-Infinity", "b": NaN}"#;
+        let value = parse(text, "config.json").unwrap();
+        let expected =
+            serde_json::json!({"a": [0.0, null, null], "NaN \\\" Infinity": "-Infinity", "b": null});
+        assert_eq!(value, expected);
+        for wrong in ["{\"a\": Infinite}", "{\"a", "{\"a\": Nan}", "NaN\"\\"] {
+            assert!(parse(wrong, "config.json").unwrap_err().to_string().contains("config.json"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn counts_may_be_floats() {
+        let value = serde_json::json!({"a": 2048.0, "b": 5, "c": 1.5, "d": -1.0, "e": 1e300});
+        let fields = Fields::of(&value, "f").unwrap();
+        assert_eq!((fields.count("a").unwrap(), fields.count("b").unwrap()), (Some(2048), Some(5)));
+        assert!(fields.count("c").is_err() && fields.count("d").is_err());
+        assert_eq!(fields.count("e").unwrap(), Some(u64::MAX));
     }
 }

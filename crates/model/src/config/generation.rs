@@ -1,11 +1,11 @@
 //! `generation_config.json`: how the publisher samples, and where a text ends.
 
 use crate::error::{Error, Result};
-use crate::json::Fields;
+use crate::json::{self, Fields};
 use crate::sampling::{GenerationConfig, Overrides};
 
 pub(super) fn parse(text: &str, file: &str) -> Result<GenerationConfig> {
-    let value = super::parse(text, file)?;
+    let value = json::parse(text, file)?;
     let fields = Fields::of(&value, file)?;
     let number = |name: &str| fields.number(name).map(|found| found.map(|x| x as f32));
     let overrides = Overrides {
@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<GenerationConfig> {
         repetition_penalty: number("repetition_penalty")?,
         presence_penalty: number("presence_penalty")?,
         frequency_penalty: number("frequency_penalty")?,
-        max_tokens: fields.size("max_new_tokens")?.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        max_tokens: fields.count("max_new_tokens")?.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         ..Overrides::default()
     };
     let config = GenerationConfig { overrides, eos: fields.tokens("eos_token_id")? };

@@ -29,6 +29,8 @@ pub(super) enum Arguments {
 pub(super) struct Prints {
     /// Of their content.
     pub form: ContentForm,
+    /// Of what tools answer.
+    pub results: ContentForm,
     /// Of the arguments of calls.
     pub arguments: Arguments,
     /// Whether the content of a message with nothing but tool calls may be null, as transformers has it; else it is an empty text.
@@ -52,7 +54,8 @@ pub(super) fn normalise(messages: &[Value], prints: Prints) -> Result<Vec<Value>
     messages.iter().enumerate().map(one).collect()
 }
 
-fn normal(message: &Value, Prints { form, arguments, null, developers }: Prints) -> Result<Value, String> {
+fn normal(message: &Value, prints: Prints) -> Result<Value, String> {
+    let Prints { arguments, null, developers, .. } = prints;
     let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
     let mut message = message.clone();
     drop_empty(&mut message);
@@ -76,9 +79,7 @@ fn normal(message: &Value, Prints { form, arguments, null, developers }: Prints)
         return Err("tool_call_id is a string, or null".to_owned());
     }
     let has_calls = message.contains_key("tool_calls");
-    // Templates that print both of others' may print a tool's list as Python would.
-    let of_tool = message["role"] == "tool" && form == ContentForm::Either;
-    let form = if of_tool { ContentForm::Text } else { form };
+    let form = if message["role"] == "tool" { prints.results } else { prints.form };
     let content = match message.get("content") {
         Some(Value::String(text)) if form == ContentForm::Parts => json!([{"type": "text", "text": text}]),
         Some(Value::String(text)) => json!(text),
@@ -182,7 +183,12 @@ pub(super) fn probe_of_system(text: &str) -> Vec<Value> {
 
 /// A question, and an answer that is a call of a function `name`, with this content and such arguments; and, if it is not the
 /// last message, its result, an answer and another question.
-pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments, last: bool) -> Vec<Value> {
+pub(super) fn probe_of_calls(
+    name: &str,
+    content: &Value,
+    arguments: Arguments,
+    result: Option<&Value>,
+) -> Vec<Value> {
     // Not without any: some templates pass over those.
     let arguments = arguments.of(Map::from_iter([("zone".to_owned(), json!("UTC"))]));
     let call =
@@ -191,9 +197,9 @@ pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments, 
         json!({"role": "user", "content": "What time is it?"}),
         json!({"role": "assistant", "content": content, "tool_calls": [call]}),
     ];
-    if !last {
+    if let Some(result) = result {
         messages.extend([
-            json!({"role": "tool", "tool_call_id": "call00001", "name": name, "content": "12:00"}),
+            json!({"role": "tool", "tool_call_id": "call00001", "name": name, "content": result}),
             json!({"role": "assistant", "content": "Noon."}),
             json!({"role": "user", "content": "Thanks."}),
         ]);

@@ -29,7 +29,7 @@ use messages::{Arguments, ContentForm, Prints, normalise, probe, probe_of_calls,
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::shorten;
 use crate::thoughts::Markers;
@@ -132,11 +132,20 @@ impl ChatTemplate {
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
         let developers = ["'developer'", "\"developer\""].iter().any(|name| source.contains(name));
-        let prints =
-            Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true, developers };
+        let prints = Prints {
+            form: ContentForm::Either,
+            results: ContentForm::Either,
+            arguments: Arguments::Object,
+            null: true,
+            developers,
+        };
         let mut template = ChatTemplate { environment, source, prints, tools, thoughts, later_system: false };
         let (arguments, null) = template.detect_calls();
-        template.prints = Prints { form: template.detect_form(), arguments, null, ..template.prints };
+        template.prints = Prints { arguments, null, ..template.prints };
+        let form = template.detect_form();
+        // Templates that print both of others' may print a tool's list as Python would.
+        let results = if form == ContentForm::Either { template.detect_results(arguments) } else { form };
+        template.prints = Prints { form, results, ..template.prints };
         let messages = probe_of_system(MARK);
         let text = template.render(&Conversation { messages: &messages, ..probing() });
         template.later_system = text.is_ok_and(|text| text.contains(MARK));
@@ -214,15 +223,25 @@ impl ChatTemplate {
 
     /// Finds out which forms of content the template prints, by trying.
     fn detect_form(&self) -> ContentForm {
-        let prints = |form| {
-            let text = self.render_messages(&probe(MARK, form), &probing());
-            text.is_ok_and(|t| t.contains(MARK) && !t.contains("'type'") && !t.contains("\"type\""))
-        };
+        let prints = |form| self.prints_parts(&probe(MARK, form));
         match (prints(ContentForm::Text), prints(ContentForm::Parts)) {
             (true, true) => ContentForm::Either,
             (false, true) => ContentForm::Parts,
             _ => ContentForm::Text,
         }
+    }
+
+    /// The same of what tools answer.
+    fn detect_results(&self, arguments: Arguments) -> ContentForm {
+        let parts = json!([{"type": "text", "text": MARK}]);
+        let messages = probe_of_calls("clock", &json!(""), arguments, Some(&parts));
+        if self.prints_parts(&messages) { ContentForm::Either } else { ContentForm::Text }
+    }
+
+    /// Whether it prints what says [`MARK`], and not as Python or JSON prints a list.
+    fn prints_parts(&self, messages: &[Value]) -> bool {
+        let text = self.render_messages(messages, &probing());
+        text.is_ok_and(|t| t.contains(MARK) && !t.contains("'type'") && !t.contains("\"type\""))
     }
 
     /// Which form of arguments it prints calls with, objects if it prints none, and whether it takes null as their content.
@@ -243,8 +262,10 @@ impl ChatTemplate {
     /// What it makes of a call of a function that is called [`MARK`], and whether with a null as well as with an empty text. What it
     /// refuses either way is its own affair.
     fn try_null(&self, arguments: Arguments, last: bool) -> (Option<String>, bool) {
+        let noon = json!("12:00");
+        let result = if last { None } else { Some(&noon) };
         let said = |content| {
-            let messages = probe_of_calls(MARK, &content, arguments, last);
+            let messages = probe_of_calls(MARK, &content, arguments, result);
             self.render_messages(&messages, &probing()).ok()
         };
         let nones = |text: &String| text.matches("None").count();
@@ -340,8 +361,8 @@ fn classify(error: Error) -> TemplateError {
 }
 
 /// Stands behind the text to continue while it is rendered: the text alone may be anywhere, and an empty one is. The blank at its end
-/// tells whether the template keeps blanks there.
-const GOES_ON: &str = "BALLAST_GOES_ON_HERE ";
+/// tells whether the template keeps blanks there. It is transformers' own, which some templates know.
+const GOES_ON: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Marks the end of the last text, as transformers does; the text.
 fn mark_final(messages: &mut [Value]) -> Result<String, TemplateError> {

@@ -91,6 +91,10 @@ fn parts_of_a_tools_result_are_joined_where_texts_are_printed_too() {
     let parts = json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]);
     let messages = [("user", &parts), ("tool", &parts)].map(|(role, c)| json!({"role": role, "content": c}));
     assert_eq!(rendered(source, &messages).unwrap(), "[one][two]one\ntwo");
+    // Others print them as they print anybody's.
+    let source = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+                  {% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}";
+    assert_eq!(rendered(source, &messages).unwrap(), "[one][two][one][two]");
 }
 
 /// Clients send back what they were answered.

@@ -192,7 +192,8 @@ fn declared(inner: &Inner, config: &TokenizerConfig) -> Vec<(u32, AddedToken)> {
         .filter(|(id, t)| {
             !t.content.is_empty() && inner.token_to_id(&t.content).is_none_or(|given| given == *id)
         })
-        .filter(|(id, t)| known.get(id).is_none_or(|known| known.content == t.content && known != t))
+        .filter(|(id, t)| inner.id_to_token(*id).is_none_or(|given| given == t.content))
+        .filter(|(id, t)| known.get(id).is_none_or(|known| known != t))
         .collect();
     declared.sort_by_key(|&(id, _)| id);
     declared

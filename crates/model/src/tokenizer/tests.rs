@@ -430,6 +430,16 @@ fn tokens_are_added_by_tokenizer_config_no_more_than_by_tokenizer_json() {
     refused(&hf, &TokenizerConfig::parse(named.to_string().as_bytes()).unwrap());
 }
 
+#[test]
+fn declared_tokens_do_not_take_the_ids_of_others() {
+    let json = fixture("smollm")["hf"].to_string();
+    let plain = small("smollm");
+    let taken = (0..plain.vocab_size()).find(|&id| plain.token_bytes(id as u32) == b"a").unwrap();
+    let config = declared([(taken, json!({"content": "<zz>"}))].into_iter());
+    let tokenizer = Tokenizer::from_hf(json.as_bytes(), &config).unwrap();
+    assert_eq!((tokenizer.vocab_size(), tokenizer.id_of("<zz>")), (plain.vocab_size(), None));
+}
+
 /// transformers adds every declared token once more.
 #[test]
 fn flags_of_declared_tokens_win_over_those_of_tokenizer_json() {
