@@ -103,6 +103,14 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
+    /// A packed store that something has become of since it was made.
+    #[error("the packed store {} {found}; start with it, and it is packed again, or name another with --offload-dir", path.display())]
+    Ruined {
+        /// Its folder, or the file in it.
+        path: PathBuf,
+        /// What is wrong.
+        found: String,
+    },
     /// A file ends in the middle of what it held.
     #[error("{} is torn: it ends before byte {end}; {remedy}", path.display())]
     Torn {

@@ -98,16 +98,33 @@ fn damage_is_found_by_the_first_read_and_packed_again_by_the_next_engine() {
 }
 
 #[test]
-fn a_torn_store_is_named() {
-    let (checkpoint, home) = (checkpoint(), tempfile::tempdir().unwrap());
+fn a_store_that_was_ruined_is_named_and_made_again() {
+    let (checkpoint, home, team) = (checkpoint(), tempfile::tempdir().unwrap(), Team::new(1));
     let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
     let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
-    maker.make(&Team::new(1), &|_| {}).unwrap();
+    let sound = contents(&maker.make(&team, &|_| {}).unwrap());
     let path = panels(home.path());
-    let bytes = std::fs::read(&path).unwrap();
-    std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
-    let text = maker.open().unwrap_err().to_string();
-    assert!(text.contains("torn") && text.contains("--offload-dir"), "{text}");
+    let ruin = |name: &str, of: &dyn Fn(Vec<u8>) -> Option<Vec<u8>>| {
+        let path = path.with_file_name(name);
+        match of(std::fs::read(&path).unwrap()) {
+            Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        let text = maker.open().unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("packed again"), "{text}");
+        assert!(contents(&maker.make(&team, &|_| {}).unwrap()) == sound, "{name}");
+    };
+    ruin("panels.bin", &|bytes| Some(bytes[..bytes.len() - 4096].to_vec()));
+    ruin("panels.bin", &|bytes| Some([bytes, vec![0; 4096]].concat()));
+    ruin("panels.bin", &|_| None);
+    ruin("checksums.bin", &|bytes| Some(bytes[..bytes.len() - 4].to_vec()));
+    ruin("checksums.bin", &|mut bytes| {
+        bytes[100] ^= 1;
+        Some(bytes)
+    });
+    ruin("checksums.bin", &|_| None);
+    ruin("manifest.json", &|bytes| Some(bytes[..bytes.len() / 2].to_vec()));
+    ruin("manifest.json", &|_| Some(b"{}".to_vec()));
 }
 
 /// Reads of a panel until it is found to be damaged.

@@ -45,6 +45,8 @@ pub(crate) struct Real {
     tables: Tables,
     sequences: BTreeMap<SeqId, Running>,
     newest: StepId,
+    /// The last step that ended.
+    done: Option<StepId>,
     eos: Vec<u32>,
     turns: Turns,
     prefix: PrefixUse,
@@ -76,6 +78,7 @@ impl Real {
             waits: Waits::default(),
             sequences: BTreeMap::new(),
             newest: StepId(0),
+            done: None,
             eos,
             turns,
             prefix,
@@ -110,7 +113,8 @@ impl Real {
                 self.stats.step_done(&done, took);
                 let now = self.now();
                 self.learn(now);
-                self.forget_ended(done.step);
+                self.done = Some(done.step);
+                self.forget_ended();
                 Told::Done(done)
             }
             Message::Failed(why) => Told::Failed { step: self.newest, why },
@@ -147,19 +151,19 @@ impl Real {
         spec::Request { id, arrival: self.now(), prompt, max_new: Tokens(max_new as u32), hashes, prefix }
     }
 
-    /// A sequence is not wanted any more. Only this one is looked at: a thousand may hang up at once. One that was in no step
+    /// A sequence is not wanted any more. Only this one is looked at: a thousand may hang up at once. One that no step under way has
     /// is dropped, the others after theirs.
     fn cancel(&mut self, seq: SeqId) {
         let Some(running) = self.sequences.get(&seq) else { return };
         lock(&running.shared).cancel();
-        if running.newest.is_none() {
+        if running.newest <= self.done {
             self.sequences.remove(&seq);
         }
     }
 
     /// Drops sequences that ended and that no step under way has. Those that were in no step yet wait.
-    fn forget_ended(&mut self, done: StepId) {
-        let free = |running: &Running| running.newest.is_some_and(|newest| newest <= done);
+    fn forget_ended(&mut self) {
+        let free = |running: &Running| running.newest.is_some() && running.newest <= self.done;
         self.sequences.retain(|_, running| !(free(running) && lock(&running.shared).has_ended()));
     }
 }

@@ -162,7 +162,8 @@ impl KvFile {
         Ok(())
     }
 
-    /// Reads runs of blocks of a layer: (first here, .., how many), the bytes of each into its own memory.
+    /// Reads runs of blocks of a layer: (first here, .., how many), the bytes of each into its own memory. All are compared with what was
+    /// written: they are what was kept for others, who go on from it, and which may be written again.
     pub(crate) fn read_runs(
         &self,
         layer: usize,
@@ -173,7 +174,7 @@ impl KvFile {
         let stretches = runs.iter().zip(&mut into).map(|(run, into)| Stretch { offset: at(run), into });
         self.read(Moved::Kv, stretches.collect())?;
         let mut blocks = runs.iter().zip(&into).flat_map(|(run, into)| self.blocks_of(layer, run, into));
-        blocks.try_for_each(|(piece, bytes)| self.check(piece, bytes))
+        blocks.try_for_each(|(piece, bytes)| self.told(self.sums.hold(piece, bytes)))
     }
 
     /// Writes runs of blocks of a layer: (first here, .., how many), the bytes of each from its own memory.
@@ -209,7 +210,11 @@ impl KvFile {
     }
 
     fn check(&self, piece: usize, bytes: &[u8]) -> model::Result<()> {
-        if self.sums.agree(piece, bytes) {
+        self.told(self.sums.agree(piece, bytes))
+    }
+
+    fn told(&self, is_sound: bool) -> model::Result<()> {
+        if is_sound {
             return Ok(());
         }
         let why = "the drive gave back other bytes than it was given; try --offload-dir on another one";

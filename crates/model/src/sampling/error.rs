@@ -27,7 +27,7 @@ pub enum SampleError {
     /// The model computed NaN or +infinity.
     #[error(
         "the logits hold NaN or infinity; the weights are damaged or overflow in this format, \
-         check the file or use a wider one"
+         check the file or use a wider one (or a drive that holds KV is failing: send it again, and see `--offload-dir`)"
     )]
     NotFinite,
     /// Every token is masked.

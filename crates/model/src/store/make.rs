@@ -80,7 +80,7 @@ impl Maker<'_> {
     /// Opens the store if it is there and whole, and of the files as they are now.
     ///
     /// # Errors
-    /// If it is of another version, or torn, or the checkpoint cannot be read.
+    /// If it is of another version, or [ruined](Error::Ruined), or the checkpoint cannot be read.
     pub fn open(&self) -> Result<Option<Store>> {
         let (folder, fingerprint) = self.place()?;
         self.open_at(&folder, &fingerprint)
@@ -126,13 +126,21 @@ impl Maker<'_> {
     pub fn make(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<Store> {
         let (folder, fingerprint) = self.place()?;
         // Where nothing is to be made, nothing need be written: others may share it to read.
-        if let Some(store) = self.open_at(&folder, &fingerprint)? {
-            used(&folder);
-            return Ok(store);
+        match self.open_at(&folder, &fingerprint) {
+            Ok(Some(store)) => {
+                used(&folder);
+                return Ok(store);
+            }
+            Ok(None) | Err(Error::Ruined { .. }) => (),
+            Err(other) => return Err(other),
         }
         let _alone = alone(&folder)?;
-        if let Some(store) = self.open_at(&folder, &fingerprint)? {
-            return Ok(store);
+        match self.open_at(&folder, &fingerprint) {
+            Ok(Some(store)) => return Ok(store),
+            Ok(None) => (),
+            // None of it is known to be what was written.
+            Err(Error::Ruined { .. }) => take_away(&folder.join(CHECKSUMS))?,
+            Err(other) => return Err(other),
         }
         Manifest::remove(&folder)?;
         let layout = Layout::of(self.blueprint);

@@ -61,13 +61,14 @@ impl Manifest {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("read", &path)(error)),
         };
-        let found = |found: String| Error::Store { path: path.clone(), found, remedy: MAKE_AGAIN };
+        let found = |found: String| Error::Ruined { path: path.clone(), found };
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|e| found(format!("has no readable manifest ({e})")))?;
         match value["version"].as_u64() {
             Some(version) if version == u64::from(VERSION) => {}
             Some(version) => {
-                return Err(found(format!("is of version {version}, this program reads {VERSION}")));
+                let found = format!("is of version {version}, this program reads {VERSION}");
+                return Err(Error::Store { path, found, remedy: MAKE_AGAIN });
             }
             None => return Err(found("has a manifest without a version".into())),
         }

@@ -1,5 +1,6 @@
 //! A store that is whole.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -31,17 +32,20 @@ impl Store {
     /// Opens the store in `folder`, if it is whole.
     ///
     /// # Errors
-    /// If it is of another model or version, or torn.
+    /// If it is of another model or version, or [ruined](Error::Ruined).
     pub fn open(folder: &Path, fingerprint: &str, layout: Layout) -> Result<Option<Store>> {
         let Some(manifest) = Manifest::read(folder)? else { return Ok(None) };
         manifest.check(folder, fingerprint, &layout)?;
         let checksums = read_checksums(folder, &manifest)?;
         let path = folder.join(PANELS);
+        if !path.exists() {
+            return Err(Error::Ruined { path, found: "is not there".to_owned() });
+        }
         let panels = DirectFile::open(&path)?;
         let len = panels.file().metadata().map_err(Error::io("read", &path))?.len();
         if len != layout.bytes() {
             let found = format!("is torn: {len} bytes long, expected {}", layout.bytes());
-            return Err(Error::Store { path, found, remedy: MAKE_AGAIN });
+            return Err(Error::Ruined { path, found });
         }
         let reads = checksums.iter().map(|_| AtomicU32::new(0)).collect();
         Ok(Some(Store { layout, panels, checksums, reads, folder: folder.into() }))
@@ -116,11 +120,14 @@ impl Store {
 
 fn read_checksums(folder: &Path, manifest: &Manifest) -> Result<Vec<u32>> {
     let path = folder.join(CHECKSUMS);
-    let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
+    let bytes = match std::fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        read => read.map_err(Error::io("read", &path))?,
+    };
     let whole = bytes.len() == HEADER_BYTES + 4 * manifest.panels;
     if !whole || crc32fast::hash(&bytes) != manifest.checksums_crc32 {
         let found = "has damaged checksums".to_string();
-        return Err(Error::Store { path, found, remedy: MAKE_AGAIN });
+        return Err(Error::Ruined { path, found });
     }
     let sums = bytes[HEADER_BYTES..].as_chunks::<4>().0;
     Ok(sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect())
