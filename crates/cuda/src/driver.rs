@@ -175,6 +175,8 @@ pub enum Recorded {
     As(u64),
     /// There is no memory for another.
     NoRoom,
+    /// Somebody else has spoilt it.
+    NotNow,
     /// There is none of such work.
     Never,
 }

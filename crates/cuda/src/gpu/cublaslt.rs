@@ -1,9 +1,8 @@
-//! The few functions of cuBLASLt that are needed, of whichever version is found, and the algorithms that it chose.
+//! The few functions of cuBLASLt that are needed, of whichever version is found.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{from_ref, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
@@ -11,6 +10,9 @@ use libloading::Library;
 use crate::library::Refused;
 use crate::product::{Layout, Numbers, Places, Product, Room};
 use crate::{CudaError, library};
+
+use super::algorithms::{Algorithm, Algorithms, Key, key};
+use super::apart;
 
 /// What the library is given. Products of fewer rows are computed by own kernels, straight from the panels. Of bf16 the library took
 /// for 128 rows what own kernels did for 32 (81 us for 4,096 x 28,672 on an H200). Others must be unpacked for it each time: of those
@@ -55,7 +57,7 @@ mod number {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Found {
-    algorithm: [u64; 8],
+    algorithm: Algorithm,
     workspace_bytes: usize,
     state: Status,
     waves: f32,
@@ -248,11 +250,6 @@ impl Described {
     }
 }
 
-/// The largest power of two up to 256 of which all these are multiples.
-fn alignment(addresses: &[u64]) -> u32 {
-    1 << addresses.iter().fold(8, |most, address| most.min(address.trailing_zeros()))
-}
-
 /// A product, for people.
 fn words(product: &Product) -> String {
     let Product { a, d, .. } = product;
@@ -260,27 +257,11 @@ fn words(product: &Product) -> String {
     format!("{} x {} x {k} of {:?} to {:?}", d.rows, d.cols, a.numbers, d.numbers)
 }
 
-/// What an algorithm is chosen for: the product, and how A, B, D and the bias are aligned.
-type Key = (Product, [u32; 4]);
-
-fn key(product: &Product, places: &Places) -> Key {
-    (*product, [places.a, places.b, places.d, places.bias].map(|place| alignment(&[place])))
-}
-
-/// What is known of such a product.
-#[derive(Clone, Copy)]
-struct Chosen {
-    algorithm: [u64; 8],
-    /// Whether it was asked for and taken.
-    is_taken: bool,
-}
-
 /// The open library, for one device.
 pub(super) struct CublasLt {
     functions: &'static Functions,
     handle: Handle,
-    /// None where the library has none, or refused it.
-    chosen: Mutex<HashMap<Key, Option<Chosen>>>,
+    algorithms: Algorithms,
     /// What it failed at, and its words.
     refused: Mutex<Vec<String>>,
 }
@@ -303,7 +284,7 @@ impl CublasLt {
         let functions = Functions::get(Some(driver_major), Functions::starts).map_err(without)?;
         let started = functions.start();
         let handle = started.map_err(|why| CudaError::Driver { what: "start cuBLASLt".into(), why })?;
-        Ok(CublasLt { functions, handle, chosen: Mutex::default(), refused: Mutex::default() })
+        Ok(CublasLt { functions, handle, algorithms: Algorithms::default(), refused: Mutex::default() })
     }
 
     /// Its name and version.
@@ -313,41 +294,30 @@ impl CublasLt {
         format!("cuBLASLt {}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
     }
 
-    /// The algorithm for a product, asked for once.
-    pub(super) fn algorithm(&self, product: &Product, places: &Places) -> Option<[u64; 8]> {
+    /// The algorithm for a product. What it does not have and what it fails at are the same: our own kernels compute it.
+    pub(super) fn algorithm(&self, product: &Product, places: &Places) -> Option<Algorithm> {
         let key = key(product, places);
-        // What it does not have and what it fails at are the same: our own kernels compute it.
-        let search = || {
-            let found = self.search(product, places, key.1).unwrap_or_else(|why| {
-                self.note(product, &why);
-                None
-            });
-            found.map(|algorithm| Chosen { algorithm, is_taken: false })
-        };
-        self.chosen().entry(key).or_insert_with(search).map(|chosen| chosen.algorithm)
+        self.algorithms.known_for(&key).or_else(|| {
+            // Before anything is locked that who notes down may ask for.
+            let _apart = apart::changing();
+            self.algorithms.find(key, || self.search(&key, places), |why| self.note(product, why))
+        })
     }
 
     /// Whether such a product was taken.
     pub(super) fn has_taken(&self, product: &Product, places: &Places) -> bool {
-        self.chosen().get(&key(product, places)).is_some_and(|found| found.is_some_and(|one| one.is_taken))
+        self.algorithms.is_taken(&key(product, places))
     }
 
     /// Such a product was taken.
     pub(super) fn took(&self, product: &Product, places: &Places) {
-        let mut chosen = self.chosen();
-        chosen.entry(key(product, places)).and_modify(|found| {
-            *found = found.map(|one| Chosen { is_taken: true, ..one });
-        });
+        self.algorithms.took(key(product, places));
     }
 
     /// Such a product was refused with these words, and is not asked for again.
     pub(super) fn gave_up(&self, product: &Product, places: &Places, why: &str) {
         self.note(product, why);
-        self.chosen().insert(key(product, places), None);
-    }
-
-    fn chosen(&self) -> MutexGuard<'_, HashMap<Key, Option<Chosen>>> {
-        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.algorithms.gave_up(key(product, places));
     }
 
     fn note(&self, product: &Product, why: &str) {
@@ -360,12 +330,7 @@ impl CublasLt {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn search(
-        &self,
-        product: &Product,
-        places: &Places,
-        [a, b, d, _]: [u32; 4],
-    ) -> Result<Option<[u64; 8]>, String> {
+    fn search(&self, (product, [a, b, d, _]): &Key, places: &Places) -> Result<Option<Algorithm>, String> {
         let functions = self.functions;
         let described = Described::new(functions, product, places)?;
         // SAFETY: a place for the object is given.
@@ -377,7 +342,7 @@ impl CublasLt {
         search.set(functions, functions.set_search, number::MAX_WORKSPACE_BYTES, workspace)?;
         set(number::REDUCTION_SCHEME_MASK, number::REDUCTION_COMPUTE_TYPE)?;
         for (attribute, bytes) in number::MIN_ALIGNMENT_BYTES.into_iter().zip([a, b, d, d]) {
-            set(attribute, bytes)?;
+            set(attribute, *bytes)?;
         }
         let (mut found, mut count) = (Found::default(), 0);
         // SAFETY: the objects live through the call, and there is room for the one result that is asked for.
@@ -406,7 +371,9 @@ impl CublasLt {
         places: &Places,
         stream: CUstream,
     ) -> Result<(), String> {
-        let algorithm = self.algorithm(product, places).ok_or("cuBLASLt has no algorithm for it")?;
+        // Not searched for here: a stream may be noting down.
+        let algorithm = self.algorithms.known_for(&key(product, places));
+        let algorithm = algorithm.ok_or("no algorithm of cuBLASLt's was found for it")?;
         let Described { product: described, a, b, d } = Described::new(self.functions, product, places)?;
         let (alpha, beta) = (1f32, if product.adds { 1f32 } else { 0f32 });
         let at = |address: u64| address as *mut c_void;
@@ -436,6 +403,7 @@ impl CublasLt {
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
+        let _apart = apart::changing();
         // SAFETY: made by `open`, and nothing is under way: the device has been waited for.
         unsafe { (self.functions.destroy)(self.handle) };
     }
@@ -448,13 +416,6 @@ mod tests {
     #[test]
     fn results_are_as_long_as_the_librarys() {
         assert_eq!(size_of::<Found>(), 96);
-    }
-
-    #[test]
-    fn alignment_is_that_of_the_least_aligned_and_256_at_most() {
-        assert_eq!(alignment(&[0]), 256);
-        assert_eq!(alignment(&[4096, 1 << 40]), 256);
-        assert_eq!(alignment(&[4096, 4096 + 48]), 16);
     }
 
     #[test]

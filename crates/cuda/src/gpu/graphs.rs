@@ -15,13 +15,17 @@ use crate::{CudaError, Graphs, Launch, Recorded, Work};
 
 use super::code::Function;
 use super::settings::{GRAPHS, wants_graphs};
-use super::{Gpu, lost};
+use super::{Gpu, apart, lost};
 
 /// Drivers from this version on add kernels to a graph as is done here.
 const LEAST_VERSION: i32 = 12_000;
 const OUT_OF_MEMORY: DriverError = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+/// What a stream says whose notes somebody has spoilt.
+const SPOILT: DriverError = DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 /// Device memory that graphs may take of what is left to the driver.
 const BYTES: usize = 128 << 20;
+/// As much as a graph takes for a piece of its work, and more. What is free when one is made is less by what other processes take, too.
+const BYTES_EACH: usize = 64 << 10;
 
 /// Graphs that were made, by number.
 #[derive(Default)]
@@ -94,11 +98,12 @@ impl Plan {
     }
 
     /// What `ask` asks of a stream of its own, which others do not touch meanwhile; why not, in words, if the library or the driver
-    /// does not go along.
+    /// does not go along. An error is of this time: another may have none.
     fn of_stream(
         ask: impl FnOnce(sys::CUstream) -> Result<(), String>,
     ) -> Result<Result<Plan, String>, DriverError> {
         use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as BY_THIS_THREAD;
+        let _apart = apart::noting();
         let stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, 0)?;
         // SAFETY: the stream was just made, and is destroyed once nobody asks it any more.
         unsafe {
@@ -107,7 +112,7 @@ impl Plan {
                 // In any case, so that the stream can go. What was not noted down whole is no graph.
                 let ended = result::stream::end_capture(stream).map(Plan);
                 match (asked, ended) {
-                    (_, Err(OUT_OF_MEMORY)) => Err(OUT_OF_MEMORY),
+                    (_, Err(passing @ (OUT_OF_MEMORY | SPOILT))) => Err(passing),
                     (Err(why), _) => Ok(Err(why)),
                     (Ok(()), ended) => {
                         ended.map(|plan| if plan.0.is_null() { Err("it is empty".into()) } else { Ok(plan) })
@@ -116,7 +121,8 @@ impl Plan {
             });
             result::stream::destroy(stream)?;
             match noted {
-                Err(why) if why != OUT_OF_MEMORY => Ok(Err(format!("{why:?}"))),
+                Err(OUT_OF_MEMORY | SPOILT) => noted,
+                Err(why) => Ok(Err(format!("{why:?}"))),
                 noted => noted,
             }
         }
@@ -177,8 +183,11 @@ impl Gpu {
         let kernels =
             work.iter().filter_map(|work| if let Work::Kernel(launch) = work { Some(launch) } else { None });
         if kernels.clone().count() < work.len() {
-            // Loaded now: nothing may be while a stream notes down.
+            // Loaded and searched for now: nothing may be while a stream notes down.
             kernels.for_each(|launch| _ = self.function(launch.module, launch.kernel));
+            if !work.iter().all(|work| self.is_known(work)) {
+                return Ok(Err("the library of products has no algorithm for one of theirs".to_owned()));
+            }
             return Plan::of_stream(|stream| work.iter().try_for_each(|work| self.ask(stream, work)));
         }
         let mut plan = Plan::new()?;
@@ -191,8 +200,14 @@ impl Gpu {
         Ok(Ok(plan))
     }
 
-    /// A planned graph, and the device memory that it took.
-    fn make(&self, plan: &Plan) -> Result<Exec, DriverError> {
+    /// Whether it is no product, or one that the library has an algorithm for.
+    fn is_known(&self, work: &Work<'_>) -> bool {
+        let Work::Product(product, places) = work else { return true };
+        self.library.as_ref().is_some_and(|library| library.algorithm(product, places).is_some())
+    }
+
+    /// A planned graph of so many pieces of work, and the device memory that it took.
+    fn make(&self, plan: &Plan, pieces: usize) -> Result<Exec, DriverError> {
         let free = || result::mem_get_info().map(|(free, _)| free);
         let free_before = free()?;
         plan.instantiate().and_then(|exec| {
@@ -202,7 +217,7 @@ impl Gpu {
                 // SAFETY: nobody has it yet. The error that is told is the first.
                 let _ = unsafe { result::graph::exec_destroy(exec) };
             })?;
-            Ok(Exec { exec, bytes: free_before.saturating_sub(free_after) })
+            Ok(Exec { exec, bytes: free_before.saturating_sub(free_after).min(pieces * BYTES_EACH) })
         })
     }
 }
@@ -212,12 +227,13 @@ impl Graphs for Gpu {
         self.bind();
         let made = self.graphs.as_ref().expect("who makes none is not asked");
         let made_of = |plan: Result<Plan, String>| match plan {
-            Ok(plan) => self.make(&plan).map(Ok),
+            Ok(plan) => self.make(&plan, work.len()).map(Ok),
             Err(why) => Ok(Err(why)),
         };
         let exec = match self.plan(work).and_then(made_of) {
             Ok(Ok(exec)) => exec,
             Err(OUT_OF_MEMORY) => return Recorded::NoRoom,
+            Err(SPOILT) => return Recorded::NotNow,
             Ok(Err(why)) => {
                 made.refused().insert(why);
                 return Recorded::Never;

@@ -62,6 +62,13 @@ pub(super) struct Borrowed<'a, T> {
     one: Option<T>,
 }
 
+impl<T> Borrowed<'_, T> {
+    /// Nobody has it any more: it may be in use by what has failed to say when that ends.
+    pub(super) fn abandon(mut self) {
+        self.one.take().into_iter().for_each(std::mem::forget);
+    }
+}
+
 impl<T> Deref for Borrowed<'_, T> {
     type Target = T;
 
@@ -101,6 +108,13 @@ mod tests {
         kept.into_iter().for_each(|one| idle.give(one));
         assert_eq!(idle.take_or(|| Err("a new one")), Ok(0));
         assert_eq!((idle.take_if_any(), idle.take_if_any()), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn what_was_abandoned_does_not_come_back() {
+        let idle = Idle::new([1, 2].into());
+        idle.borrow().abandon();
+        assert_eq!((idle.take_if_any(), idle.take_if_any()), (Some(2), None));
     }
 
     #[test]

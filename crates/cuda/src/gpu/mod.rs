@@ -1,6 +1,8 @@
 //! The driver API: context, streams, pinned memory, modules.
 
 mod adopted;
+mod algorithms;
+mod apart;
 mod clock;
 mod code;
 mod cublaslt;
@@ -239,7 +241,10 @@ fn library(
     wanted: ProductsBy,
     driver_version: i32,
 ) -> Result<(Option<CublasLt>, Option<CudaError>), CudaError> {
-    let open = || CublasLt::open(driver_version as u32 / 1000);
+    let open = || {
+        let _apart = apart::changing();
+        CublasLt::open(driver_version as u32 / 1000)
+    };
     match wanted {
         ProductsBy::Own => Ok((None, None)),
         ProductsBy::Library => Ok((Some(open()?), None)),
@@ -450,6 +455,7 @@ impl Drop for Gpu {
         unsafe {
             let _ = self.context.enter();
             let _ = self.streams.wait();
+            let _apart = apart::changing();
             let _ = self.graphs.as_ref().map(Made::clear);
             self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner).unload();
             if let Some(memory) = self.memory {

@@ -13,7 +13,7 @@ use cudarc::driver::sys;
 use crate::{CudaError, FETCH_BYTES};
 
 use super::failed;
-use super::idle::Idle;
+use super::idle::{Borrowed, Idle};
 use super::streams::{Event, Waits};
 
 /// Long enough for a copy to reach the link's rate.
@@ -93,6 +93,17 @@ impl Drop for Piece {
     }
 }
 
+/// Gives a piece back that somebody reads until its event. Where no event can say so, nobody may have it again, nor free it: the
+/// device is lost, and who reads it may not know yet.
+fn marked(piece: Borrowed<'_, Piece>, stream: sys::CUstream) -> Result<(), DriverError> {
+    // SAFETY: the stream is of the context that the event was made in, as are all that this pool is given.
+    let marked = unsafe { piece.event.record(stream) };
+    if marked.is_err() {
+        piece.abandon();
+    }
+    marked
+}
+
 /// A copy from the device that is under way.
 pub(super) struct Coming {
     piece: Piece,
@@ -129,8 +140,8 @@ impl Pool {
                 let staged = piece.bytes(self.piece_bytes.min(bytes - at));
                 fill(at, staged);
                 result::memcpy_htod_async(to + at as u64, staged, stream)?;
-                piece.event.record(stream)?;
             }
+            marked(piece, stream)?;
         }
         Ok(())
     }
@@ -150,8 +161,8 @@ impl Pool {
             unsafe {
                 piece.bytes(bytes.len()).copy_from_slice(bytes);
                 carry(piece.there, i * self.piece_bytes, bytes.len());
-                piece.event.record(stream)?;
             }
+            marked(piece, stream)?;
         }
         Ok(())
     }
@@ -165,8 +176,14 @@ impl Pool {
         bytes: usize,
     ) -> Result<Coming, DriverError> {
         let mut piece = self.idle.take_or(|| Piece::new(self.piece_bytes, self.waits))?;
-        piece.begin(stream, from, bytes)?;
-        Ok(Coming { piece, bytes })
+        match piece.begin(stream, from, bytes) {
+            Ok(()) => Ok(Coming { piece, bytes }),
+            Err(why) => {
+                // As in `marked`.
+                std::mem::forget(piece);
+                Err(why)
+            }
+        }
     }
 
     /// Shows what has come, once it has.
@@ -193,7 +210,10 @@ impl Pool {
                 let piece =
                     if under_way.is_empty() { Some(self.idle.borrow()) } else { self.idle.borrow_if_any() };
                 let (Some(mut piece), Some(at)) = (piece, starts.next()) else { break };
-                piece.begin(stream, from + at as u64, length(at))?;
+                if let Err(why) = piece.begin(stream, from + at as u64, length(at)) {
+                    piece.abandon();
+                    return Err(why);
+                }
                 under_way.push_back((at, piece));
             }
             let Some((at, mut piece)) = under_way.pop_front() else { return Ok(()) };

@@ -29,11 +29,11 @@ struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Graph {
     NotYet {
-        /// How often there was no room for it, even alone.
+        /// How often there was no room for it, even alone, or it was spoilt.
         tried: u32,
     },
     Made(u64),
-    /// There was no room for it, as often as it was tried, or there is none of such work.
+    /// It could not be made as often as it was tried, or there is none of such work.
     Never,
 }
 
@@ -68,10 +68,12 @@ impl Known {
     /// and this one is made when it is wanted next.
     fn make(&mut self, graphs: &dyn Graphs, seen: &mut Seen) {
         let Graph::NotYet { tried } = seen.graph else { return };
+        let again = if tried + 1 == TRIES { Graph::Never } else { Graph::NotYet { tried: tried + 1 } };
         let work: Vec<Work<'_>> = seen.list.iter().collect();
         match graphs.record(&work) {
             Recorded::As(graph) => return seen.graph = Graph::Made(graph),
             Recorded::Never => return seen.graph = Graph::Never,
+            Recorded::NotNow => return seen.graph = again,
             Recorded::NoRoom => (),
         }
         let made = |other: &&mut Seen| matches!(other.graph, Graph::Made(_));
@@ -80,8 +82,7 @@ impl Known {
                 let given_up = std::mem::replace(&mut other.graph, Graph::NotYet { tried: 0 });
                 given_up.number().into_iter().for_each(|graph| graphs.forget(graph));
             }
-            None if tried + 1 == TRIES => seen.graph = Graph::Never,
-            None => seen.graph = Graph::NotYet { tried: tried + 1 },
+            None => seen.graph = again,
         }
     }
 }
@@ -109,12 +110,15 @@ mod tests {
     use crate::Launch;
     use crate::module::Module;
 
-    /// Graphs of whoever has room for `room` of them, and makes none of kernels whose argument is 99.
+    /// Graphs of whoever has room for `room` of them, and makes none of kernels whose argument is 99, and at first none of those whose
+    /// argument is 98.
     #[derive(Default)]
     struct Fake {
         room: usize,
         /// So many graphs more find no room, as others have it.
         busy: Cell<usize>,
+        /// So many graphs of 98 more are spoilt.
+        spoilt: Cell<u32>,
         log: RefCell<Vec<String>>,
         made: RefCell<Vec<u64>>,
     }
@@ -125,6 +129,10 @@ mod tests {
             let Work::Kernel(Launch { args: &[number], .. }) = work[0] else { panic!("{:?}", work[0]) };
             if number == 99 {
                 return Recorded::Never;
+            }
+            if number == 98 && self.spoilt.get() > 0 {
+                self.spoilt.set(self.spoilt.get() - 1);
+                return Recorded::NotNow;
             }
             let is_busy = self.busy.get() > 0;
             if is_busy || made.len() == self.room {
@@ -197,6 +205,20 @@ mod tests {
         assert_eq!(story(1).0, format!("start 1, start 1, record 1{}", ", replay 1".repeat(6)));
         let never = ["start 1"; 8].join(", ");
         assert_eq!(story(99), (never, 99 - TRIES as usize));
+    }
+
+    #[test]
+    fn what_was_spoilt_is_tried_again_and_nothing_gives_way_to_it() {
+        let story = |spoilt| {
+            story_of(
+                &Fake { room: 2, spoilt: Cell::new(spoilt), ..Fake::default() },
+                8,
+                &[1, 1, 98, 98, 98, 98, 98, 98, 1],
+            )
+        };
+        let begins = "start 1, record 1, replay 1, start 98, start 98";
+        assert_eq!(story(1), format!("{begins}, record 98{}, replay 1", ", replay 98".repeat(4)));
+        assert_eq!(story(TRIES), format!("{begins}{}, replay 1", ", start 98".repeat(4)));
     }
 
     #[test]

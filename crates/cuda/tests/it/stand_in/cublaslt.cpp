@@ -5,7 +5,7 @@
 #include "device.h"
 
 namespace {
-constexpr int LT_INVALID = 7, LT_FAILED = 13, LT_UNSUPPORTED = 15;
+constexpr int LT_INVALID = 7, LT_FAILED = 13, LT_INTERNAL = 14, LT_UNSUPPORTED = 15;
 constexpr int R_32F = 0, R_16BF = 14;
 
 struct Product {
@@ -106,6 +106,8 @@ CALL cublasLtMatmulPreferenceDestroy(Search* search) { return delete search, DON
 // The algorithm remembers how places must be aligned.
 CALL cublasLtMatmulAlgoGetHeuristic(void*, Product* p, Layout* a, Layout* b, Layout* c, Layout* d, Search* search, int wanted, Found* found,
                                     int* count) {
+  // As the library of CUDA 13.3 does.
+  if (is_noting) return LT_INTERNAL;
   if (wanted < 1 || !fits(*p, *a, *b, *c, *d)) return LT_INVALID;
   static const uint64_t lacked = number("BALLAST_STAND_IN_LACKS", 0);
   if (d->rows == lacked) return *count = 0, LT_UNSUPPORTED;
