@@ -67,14 +67,17 @@ impl Piece {
         unsafe { std::slice::from_raw_parts_mut(self.memory, bytes) }
     }
 
-    /// Begins a copy from the device, which has `bytes` of memory at `from`, once the piece's last one is done.
-    fn begin(&mut self, stream: sys::CUstream, from: u64, bytes: usize) -> Result<(), DriverError> {
+    /// Asks for a copy from the device, which has `bytes` of memory at `from`, once the piece's last one is done.
+    fn ask(&mut self, stream: sys::CUstream, from: u64, bytes: usize) -> Result<(), DriverError> {
         self.event.reach()?;
         // SAFETY: the event says that the piece's last copy is done; the source lies in the device's memory.
-        unsafe {
-            result::memcpy_dtoh_async(self.bytes(bytes), from, stream)?;
-            self.event.record(stream)
-        }
+        unsafe { result::memcpy_dtoh_async(self.bytes(bytes), from, stream) }
+    }
+
+    /// Names what was asked for last.
+    fn mark(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+        // SAFETY: the stream is of the context that the event was made in, as are all that a pool is given.
+        unsafe { self.event.record(stream) }
     }
 
     /// What has come, once it has.
@@ -93,15 +96,16 @@ impl Drop for Piece {
     }
 }
 
-/// Gives a piece back that somebody reads until its event. Where no event can say so, nobody may have it again, nor free it: the
-/// device is lost, and who reads it may not know yet.
-fn marked(piece: Borrowed<'_, Piece>, stream: sys::CUstream) -> Result<(), DriverError> {
-    // SAFETY: the stream is of the context that the event was made in, as are all that this pool is given.
-    let marked = unsafe { piece.event.record(stream) };
-    if marked.is_err() {
-        piece.abandon();
+/// A piece that somebody reads or writes until its event. Where no event can say so, nobody may have it again, nor free it: the device
+/// is lost, and who uses it may not know yet.
+fn marked(piece: Borrowed<'_, Piece>, stream: sys::CUstream) -> Result<Borrowed<'_, Piece>, DriverError> {
+    match piece.mark(stream) {
+        Ok(()) => Ok(piece),
+        Err(why) => {
+            piece.abandon();
+            Err(why)
+        }
     }
-    marked
 }
 
 /// A copy from the device that is under way.
@@ -176,7 +180,8 @@ impl Pool {
         bytes: usize,
     ) -> Result<Coming, DriverError> {
         let mut piece = self.idle.take_or(|| Piece::new(self.piece_bytes, self.waits))?;
-        match piece.begin(stream, from, bytes) {
+        piece.ask(stream, from, bytes)?;
+        match piece.mark(stream) {
             Ok(()) => Ok(Coming { piece, bytes }),
             Err(why) => {
                 // As in `marked`.
@@ -210,11 +215,8 @@ impl Pool {
                 let piece =
                     if under_way.is_empty() { Some(self.idle.borrow()) } else { self.idle.borrow_if_any() };
                 let (Some(mut piece), Some(at)) = (piece, starts.next()) else { break };
-                if let Err(why) = piece.begin(stream, from + at as u64, length(at)) {
-                    piece.abandon();
-                    return Err(why);
-                }
-                under_way.push_back((at, piece));
+                piece.ask(stream, from + at as u64, length(at))?;
+                under_way.push_back((at, marked(piece, stream)?));
             }
             let Some((at, mut piece)) = under_way.pop_front() else { return Ok(()) };
             view(at, piece.end(length(at))?);
