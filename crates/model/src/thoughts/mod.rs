@@ -30,9 +30,15 @@ impl Markers {
 const THINK: Markers = Markers::bare("<think>", "</think>");
 /// Granite 3.3.
 const THINK_AND_RESPOND: Markers = Markers { answer: Some(["<response>", "</response>"]), ..THINK };
-/// Mistral's; Seed-OSS.
-const OTHERS: [Markers; 2] =
-    [Markers::bare("[THINK]", "[/THINK]"), Markers::bare("<seed:think>", "</seed:think>")];
+/// Mistral's; Seed-OSS; Command R7B and A.
+const OTHERS: [Markers; 3] = [
+    Markers::bare("[THINK]", "[/THINK]"),
+    Markers::bare("<seed:think>", "</seed:think>"),
+    Markers {
+        answer: Some(["<|START_RESPONSE|>", "<|END_RESPONSE|>"]),
+        ..Markers::bare("<|START_THINKING|>", "<|END_THINKING|>")
+    },
+];
 
 impl Markers {
     /// Those that a chat template knows of: it writes them, or cuts them off what was said before.

@@ -96,14 +96,17 @@ impl Split {
         }
     }
 
+    /// An answer may begin without thoughts, with what stands around it or not.
     fn before(&mut self) -> bool {
         let first = self.held.trim_start();
-        if let Some(rest) = first.strip_prefix(self.markers.opens) {
-            self.held = rest.to_owned();
-            self.go(Place::Within);
+        let answer = self.markers.answer.map(|[opens, _]| (opens, Place::Wrapped));
+        let may_come = [Some((self.markers.opens, Place::Within)), answer].into_iter().flatten();
+        if let Some((opens, place)) = may_come.clone().find(|(opens, _)| first.starts_with(opens)) {
+            self.held = first[opens.len()..].to_owned();
+            self.go(place);
             return true;
         }
-        if !self.markers.opens.starts_with(first) {
+        if !may_come.clone().any(|(opens, _)| opens.starts_with(first)) {
             self.place = Place::Answer;
         }
         self.place == Place::Answer

@@ -68,6 +68,24 @@ fn what_stands_around_an_answer_goes_with_the_thoughts() {
 }
 
 #[test]
+fn what_stands_around_an_answer_goes_without_thoughts_too() {
+    let cohere = Markers::of_template("<|START_THINKING|> .. <|START_RESPONSE|>").unwrap();
+    for (text, thought, answer) in [
+        ("<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>", "a", "b"),
+        ("<|START_RESPONSE|>b<|END_RESPONSE|>", "", "b"),
+        ("<|START_THINKING|>a<|END_THINKING|><|START_ACTION|>[", "a", "<|START_ACTION|>["),
+        ("<|START_ACTION|>[", "", "<|START_ACTION|>["),
+        ("<|START_", "", "<|START_"),
+    ] {
+        let letters: Vec<&str> = text.split_inclusive(|_| true).collect();
+        for pieces in [&[text][..], &letters] {
+            let told = split_by(cohere, Begins::Before, pieces);
+            assert_eq!(told, (thought.to_owned(), answer.to_owned()), "{text:?}");
+        }
+    }
+}
+
+#[test]
 fn a_text_that_is_told_piece_by_piece_is_told_early() {
     let mut split = Split::new(THINK, Begins::Before);
     for (piece, thought, text) in [
