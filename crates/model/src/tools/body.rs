@@ -56,7 +56,7 @@ impl Body {
                 object.push(c, &|name| !strict || calls.tool(name).is_some())
             }
             Body::Tagged(tagged) => tagged.push(c, calls),
-            Body::Python(python) => python.push(c),
+            Body::Python(python) => python.push(c, calls),
         }
     }
 

@@ -281,11 +281,7 @@ pub fn name(tool: &Value) -> Option<&str> {
     tool["function"]["name"].as_str()
 }
 
-/// Whether a text may be the name of a tool, in formats that do not quote it.
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(is_name_char)
-}
-
+/// Whether it may stand in the name of a tool that nothing ends but what is no name.
 fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_-./:".contains(c)
 }

@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use super::body::Step;
-use super::is_name;
-use super::literal;
+use super::{Calls, is_name_char, literal};
 
 /// Most bytes of a name or key.
 const NAME_BYTES: usize = 256;
@@ -76,13 +75,13 @@ impl Python {
     }
 
     /// Takes the next character.
-    pub(super) fn push(&mut self, c: char) -> Step {
+    pub(super) fn push(&mut self, c: char, calls: &Calls) -> Step {
         if !self.begun {
             self.raw.push(c);
         }
         let place = std::mem::take(&mut self.place);
         let (place, step) = match place {
-            Place::Name => self.name(c),
+            Place::Name => self.name(c, calls),
             Place::Key(key) => self.key(key, c),
             Place::Value { key, text, scan } => self.value(key, text, scan, c),
         };
@@ -90,12 +89,14 @@ impl Python {
         step
     }
 
-    fn name(&mut self, c: char) -> (Place, Step) {
-        if c == '(' && is_name(&self.name) {
+    fn name(&mut self, c: char, calls: &Calls) -> (Place, Step) {
+        let is_any = |name: &str| calls.tools.iter().any(|tool| tool.name.starts_with(name));
+        if c == '(' && !self.name.is_empty() {
             return (Place::Key(String::new()), Step::Going);
         }
         self.name.push(c);
-        let sound = is_name(&self.name) && self.name.len() <= NAME_BYTES;
+        let sound =
+            self.name.len() <= NAME_BYTES && (self.name.chars().all(is_name_char) || is_any(&self.name));
         (Place::Name, if sound { Step::Going } else { Step::Broken })
     }
 

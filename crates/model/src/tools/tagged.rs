@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
+use super::Calls;
 use super::body::Step;
 use super::types::{Types, as_json};
-use super::{Calls, is_name};
 
 pub(super) const FUNCTION: &str = "<function=";
 const PARAMETER: &str = "<parameter=";
@@ -86,11 +86,11 @@ impl Tagged {
     }
 
     fn name(&mut self, c: char) -> (Place, Step) {
-        if c == '>' && is_name(&self.name) {
+        if c == '>' && !self.name.is_empty() {
             return (Place::Between, Step::Going);
         }
         self.name.push(c);
-        let sound = is_name(&self.name) && self.name.len() <= NAME_BYTES;
+        let sound = !"<>\n".contains(c) && self.name.len() <= NAME_BYTES;
         (Place::Name, if sound { Step::Going } else { Step::Broken })
     }
 

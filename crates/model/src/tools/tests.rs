@@ -10,8 +10,8 @@ pub(super) fn calls(format: ToolFormat) -> Calls {
         "o": {"$ref": "#/$defs/o"}, "maybe": {"anyOf": [{"type": "number"}, {"type": "string"}]},
         "text": {"type": ["string", "null"]}, "any": {},
     }, "$defs": {"o": {"type": "object"}}});
-    let tool = |name| Tool { name: String::from(name), parameters: parameters.clone() };
-    Calls { format, tools: ["f", "g.h"].map(tool).into(), most: 8, beside: Beside::Text }
+    let tool = |name: &str| Tool { name: String::from(name), parameters: parameters.clone() };
+    Calls { format, tools: ["f", "g.h", "ein Gerät"].map(tool).into(), most: 8, beside: Beside::Text }
 }
 
 /// Reads a text whole and in pieces of every size; all give the same.
@@ -220,6 +220,7 @@ fn tags() {
         "<tool_call>\n{\"name\": \"f\"}\n</tool_call>",
         &[],
     );
+    check(&one("").replace("=f>", "=ein Gerät>"), "", &[("ein Gerät", "{}")]);
     check("<function=f> is how", "<function=f> is how", &[]);
     check("a <func", "a <func", &[]);
     check("<function=f>\n<parameter=s>\ncut of", "", &[("f", "{\"s\": \"cut of")]);
@@ -259,6 +260,7 @@ fn calls_in_python() {
     check(&format!("So: {} then", one("f()")), "So: then", &[("f", "{}")]);
     check(&one("f(s=\"😀\", all=[True,])"), "", &[("f", r#"{"s": "😀", "all": [true]}"#)]);
     check(&one("I call f()"), &one("I call f()"), &[]);
+    check(&one("ein Gerät()"), "", &[("ein Gerät", "{}")]);
     check(&one("f(5)"), &one("f(5)"), &[]);
     check(&one("f(s=wrong)"), &one("f(s=wrong)"), &[]);
     check("<function_calls>f(s=\"cut", "<function_calls>f(s=\"cut", &[]);
