@@ -28,6 +28,8 @@ pub(super) enum Step {
     Done,
     /// It is whole, and these end its arguments.
     Last(String),
+    /// Its end is missing, and this stands there.
+    Early(String),
     /// It is whole, and a call of this name with these arguments.
     Whole(String, String),
     /// It is no call.
@@ -38,8 +40,7 @@ impl Body {
     /// What a character may begin where a call may begin.
     pub(super) fn begun_by(c: char, format: ToolFormat) -> Option<Self> {
         match (format, c) {
-            (ToolFormat::QwenXml | ToolFormat::Seed, '<') => Some(Body::Tagged(Tagged::default())),
-            (ToolFormat::QwenXml | ToolFormat::Seed, _) => None,
+            (format, '<') if format.is_tagged() => Some(Body::Tagged(Tagged::default())),
             (ToolFormat::Olmo, c) => {
                 (c.is_ascii_alphabetic() || c == '_').then(|| Body::Python(Python::default()))
             }

@@ -206,21 +206,32 @@ impl CallParser {
                 self.argument(&arguments, out);
                 self.ended(Mode::Between);
             }
+            Step::Early(instead) => {
+                self.argument("}", out);
+                self.ended(Mode::Between);
+                instead.chars().for_each(|c| self.step(c, out));
+            }
             Step::Whole(name, arguments) => {
                 self.begin(name, &arguments, out);
                 self.ended(Mode::Between);
             }
-            Step::Broken => self.broken(out),
+            Step::Broken => self.broken(c, out),
         }
     }
 
-    /// A call that goes wrong after it began ends there.
-    fn broken(&mut self, out: &mut Vec<Part>) {
-        if let Mode::Call(call) = std::mem::replace(&mut self.mode, Mode::Text) {
-            self.held.push_str(&call.into_raw());
-        }
+    /// A call that goes wrong after it began ends there. What it goes wrong with may begin another.
+    fn broken(&mut self, c: char, out: &mut Vec<Part>) {
+        let Mode::Call(call) = std::mem::replace(&mut self.mode, Mode::Text) else { return };
+        let raw = call.into_raw();
+        let opens = self.calls.format.marks().opens;
+        let begins = |at: &usize| opens.iter().any(|marker| marker.starts_with(&raw[*at..]));
+        let first = opens.first().and_then(|marker| raw.rfind(&marker[..1])).filter(begins);
+        let (text, next) = raw.split_at(first.unwrap_or(raw.len()));
+        self.held.push_str(text);
         self.list = false;
         self.give_back(out);
+        let is_lost = raw.is_empty();
+        next.chars().chain(is_lost.then_some(c)).for_each(|c| self.text(c, out));
     }
 
     /// `name{..}`, `name[ARGS]{..}` or `name[CALL_ID]..[ARGS]{..}`
@@ -261,9 +272,7 @@ impl CallParser {
         let format = self.calls.format;
         let closes = format.marks().closes.unwrap_or_default();
         match c {
-            c if closes[self.held.len().min(closes.len())..].starts_with(c)
-                && closes.starts_with(&self.held) =>
-            {
+            c if closes.strip_prefix(&*self.held).is_some_and(|rest| rest.starts_with(c)) => {
                 self.held.push(c);
                 if self.held == closes {
                     self.held.clear();

@@ -104,6 +104,8 @@ impl Tagged {
             tag if expected.iter().any(|whole| whole.starts_with(tag)) => {
                 (Place::Tag(tag.to_owned()), Step::Going)
             }
+            // It is a call all the same, and what comes may close it, or be the next.
+            _ if self.begun => (Place::Between, Step::Early(tag)),
             _ => (Place::Between, Step::Broken),
         }
     }

@@ -214,12 +214,21 @@ fn tags() {
     check(&one(&value("s", "x")).replace("<tool_call>\n", ""), "", &[("f", r#"{"s": "x"}"#)]);
     let both = one("</function>\n<function=g.h>\n<parameter=n>\n1\n</parameter>\n");
     check(&both, "", &[("f", "{}"), ("g.h", r#"{"n": 1}"#)]);
-    // What is no call is text.
+    // As Qwen's other models call.
     check(
-        "<tool_call>\n{\"name\": \"f\"}\n</tool_call>",
-        "<tool_call>\n{\"name\": \"f\"}\n</tool_call>",
-        &[],
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>",
+        "",
+        &[("f", "{\"n\": 1}")],
     );
+    // Without an end of its own.
+    let open = "<tool_call>\n<function=f>\n<parameter=n>\n1\n</parameter>\n";
+    check(&format!("{open}</tool_call>\nDone."), "Done.", &[("f", "{\"n\": 1}")]);
+    check(&format!("{open}{open}"), "", &[("f", "{\"n\": 1}"), ("f", "{\"n\": 1")]);
+    check(&format!("{open}So."), "So.", &[("f", "{\"n\": 1}")]);
+    // What is no call is text, and may hold one.
+    check("<tool_call>\nsoup\n</tool_call>", "<tool_call>\nsoup\n</tool_call>", &[]);
+    check(&format!("<function=f {}", one("")), "<function=f", &[("f", "{}")]);
+    check(&format!("<tool_call>\n<function=f>\n{}", one("")), "<tool_call>\n<function=f>", &[("f", "{}")]);
     check(&one("").replace("=f>", "=ein Gerät>"), "", &[("ein Gerät", "{}")]);
     check("<function=f> is how", "<function=f> is how", &[]);
     check("a <func", "a <func", &[]);
