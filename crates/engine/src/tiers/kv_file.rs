@@ -174,7 +174,11 @@ impl KvFile {
         let stretches = runs.iter().zip(&mut into).map(|(run, into)| Stretch { offset: at(run), into });
         self.read(Moved::Kv, stretches.collect())?;
         let mut blocks = runs.iter().zip(&into).flat_map(|(run, into)| self.blocks_of(layer, run, into));
-        blocks.try_for_each(|(piece, bytes)| self.told(self.sums.hold(piece, bytes)))
+        blocks.try_for_each(
+            |(piece, bytes)| {
+                if self.sums.hold(piece, bytes) { Ok(()) } else { Err(self.changed()) }
+            },
+        )
     }
 
     /// Writes runs of blocks of a layer: (first here, .., how many), the bytes of each from its own memory.
@@ -210,16 +214,14 @@ impl KvFile {
     }
 
     fn check(&self, piece: usize, bytes: &[u8]) -> model::Result<()> {
-        self.told(self.sums.agree(piece, bytes))
+        if self.sums.agree(piece, bytes) { Ok(()) } else { Err(self.changed()) }
     }
 
-    fn told(&self, is_sound: bool) -> model::Result<()> {
-        if is_sound {
-            return Ok(());
-        }
+    /// What was read is not what was written.
+    fn changed(&self) -> model::Error {
         let why = "the drive gave back other bytes than it was given; try --offload-dir on another one";
         let source = io::Error::new(io::ErrorKind::InvalidData, why);
-        Err(model::Error::Io { doing: "read", path: self.file.path().to_owned(), source })
+        model::Error::Io { doing: "read", path: self.file.path().to_owned(), source }
     }
 
     /// Pairs of blocks as (first here, first there, how many): those that lie together are read and written together.

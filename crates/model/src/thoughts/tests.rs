@@ -48,6 +48,14 @@ fn thoughts_and_answer_are_told_apart_however_the_text_is_cut() {
     }
 }
 
+fn whole_or_by_letters(markers: Markers, text: &str, thought: &str, answer: &str) {
+    let letters: Vec<&str> = text.split_inclusive(|_| true).collect();
+    for pieces in [&[text][..], &letters] {
+        let told = split_by(markers, Begins::Before, pieces);
+        assert_eq!(told, (thought.to_owned(), answer.to_owned()), "{text:?} in {}", pieces.len());
+    }
+}
+
 #[test]
 fn what_stands_around_an_answer_goes_with_the_thoughts() {
     for (text, answer) in [
@@ -58,11 +66,7 @@ fn what_stands_around_an_answer_goes_with_the_thoughts() {
         ("<think>a</think>b</response>", "b</response>"),
         ("<think>a</think><response>", ""),
     ] {
-        let letters: Vec<&str> = text.split_inclusive(|_| true).collect();
-        for pieces in [&[text][..], &letters] {
-            let (thought, said) = split_by(THINK_AND_RESPOND, Begins::Before, pieces);
-            assert_eq!((thought.as_str(), said.as_str()), ("a", answer), "{text:?} in {}", pieces.len());
-        }
+        whole_or_by_letters(THINK_AND_RESPOND, text, "a", answer);
     }
     assert_eq!(split(Begins::Before, &["<response>b</response>"]).1, "<response>b</response>");
 }
@@ -77,11 +81,7 @@ fn what_stands_around_an_answer_goes_without_thoughts_too() {
         ("<|START_ACTION|>[", "", "<|START_ACTION|>["),
         ("<|START_", "", "<|START_"),
     ] {
-        let letters: Vec<&str> = text.split_inclusive(|_| true).collect();
-        for pieces in [&[text][..], &letters] {
-            let told = split_by(cohere, Begins::Before, pieces);
-            assert_eq!(told, (thought.to_owned(), answer.to_owned()), "{text:?}");
-        }
+        whole_or_by_letters(cohere, text, thought, answer);
     }
 }
 

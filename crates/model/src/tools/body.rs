@@ -1,5 +1,7 @@
 //! One call, in whichever way a family of models writes it, read as it comes.
 
+use serde_json::Value;
+
 use super::object::CallObject;
 use super::python::Python;
 use super::tagged::Tagged;
@@ -36,6 +38,59 @@ pub(super) enum Step {
     Broken,
 }
 
+/// What is read of a call in a format that names the function before its arguments: known to be one by its first argument, or by its end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draft {
+    /// All of it, until it is known to be a call.
+    raw: String,
+    /// Of the function.
+    pub(super) name: String,
+    /// It is known to be a call, and has arguments.
+    pub(super) begun: bool,
+}
+
+impl Draft {
+    /// Of which this has been read.
+    pub(super) fn behind(raw: &str) -> Self {
+        Draft { raw: raw.to_owned(), ..Draft::default() }
+    }
+
+    pub(super) fn read(&mut self, c: char) {
+        if !self.begun {
+            self.raw.push(c);
+        }
+    }
+
+    /// A key, and what stands around it in JSON, up to its value.
+    pub(super) fn key(&self, key: &str) -> String {
+        let before = if self.begun { ", " } else { "{" };
+        format!("{before}{}: ", Value::from(key))
+    }
+
+    /// More arguments.
+    pub(super) fn more(&mut self, arguments: String) -> Step {
+        match std::mem::replace(&mut self.begun, true) {
+            true => Step::Arguments(arguments),
+            false => Step::Begun(self.name.clone(), arguments),
+        }
+    }
+
+    /// The last arguments, if there are any more.
+    pub(super) fn end(&mut self, last: String) -> Step {
+        let opens = if self.begun || !last.is_empty() { "" } else { "{" };
+        let last = format!("{opens}{last}}}");
+        match std::mem::replace(&mut self.begun, true) {
+            true => Step::Last(last),
+            false => Step::Whole(self.name.clone(), last),
+        }
+    }
+
+    /// What was read, if it was not known to be a call.
+    fn into_raw(self) -> String {
+        if self.begun { String::new() } else { self.raw }
+    }
+}
+
 impl Body {
     /// What a character may begin where a call may begin.
     pub(super) fn begun_by(c: char, format: ToolFormat) -> Option<Self> {
@@ -65,8 +120,8 @@ impl Body {
     pub(super) fn into_raw(self) -> String {
         match self {
             Body::Object(object) => object.into_raw(),
-            Body::Tagged(tagged) => tagged.into_raw(),
-            Body::Python(python) => python.into_raw(),
+            Body::Tagged(tagged) => tagged.draft.into_raw(),
+            Body::Python(python) => python.draft.into_raw(),
         }
     }
 }

@@ -22,7 +22,10 @@ pub use force::Forced;
 pub use parse::{CallParser, Part};
 
 use crate::tokenizer::Tokenizer;
-use types::{Types, properties};
+use types::{Types, objects};
+
+/// Most bytes of a name that nothing quotes.
+const NAME_BYTES: usize = 256;
 
 /// Begins Mistral's calls.
 const MISTRAL: &str = "[TOOL_CALLS]";
@@ -215,7 +218,7 @@ impl Tool {
     }
 
     fn types_of(&self, parameter: &str) -> Types {
-        let schema = properties(&self.parameters).and_then(|(all, _)| all.get(parameter));
+        let schema = objects(&self.parameters).into_iter().find_map(|(all, _)| all.get(parameter));
         schema.map_or_else(Types::default, |schema| Types::of(schema, &self.parameters))
     }
 }

@@ -4,7 +4,7 @@
 use super::body::{Body, Step};
 use super::tagged::{FUNCTION, Tagged};
 use super::value::{At, Value};
-use super::{ARGS, Beside, CALL_ID, Calls, ToolFormat, is_name_char};
+use super::{ARGS, Beside, CALL_ID, Calls, NAME_BYTES, ToolFormat, is_name_char};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl CallParser {
             name.push(c);
             let rest = name.trim_start_matches(is_name_char);
             let sound = rest.len() < name.len() && is_between(rest);
-            if !sound || name.len() > 256 {
+            if !sound || name.len() > NAME_BYTES {
                 self.held.push_str(&std::mem::take(name));
                 self.mode = Mode::Text;
                 self.give_back(out);

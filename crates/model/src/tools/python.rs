@@ -1,21 +1,13 @@
 //! One call, `name(key=value, ..)`, read as it comes. Values are Python's or JSON's.
 
-use serde_json::Value;
-
-use super::body::Step;
-use super::{Calls, is_name_char, literal};
-
-/// Most bytes of a name or key.
-const NAME_BYTES: usize = 256;
+use super::body::{Draft, Step};
+use super::{Calls, NAME_BYTES, is_name_char, literal};
 
 /// A call that is being read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Python {
-    /// All of it, until it is known to be a call.
-    raw: String,
+    pub(super) draft: Draft,
     place: Place,
-    name: String,
-    begun: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -69,19 +61,12 @@ impl Scan {
 }
 
 impl Python {
-    /// What was read, if it was not known to be a call.
-    pub(super) fn into_raw(self) -> String {
-        if self.begun { String::new() } else { self.raw }
-    }
-
     /// Takes the next character.
     pub(super) fn push(&mut self, c: char, calls: &Calls) -> Step {
-        if !self.begun {
-            self.raw.push(c);
-        }
+        self.draft.read(c);
         let place = std::mem::take(&mut self.place);
         let (place, step) = match place {
-            Place::Name => self.name(c, calls),
+            Place::Name => self.in_name(c, calls),
             Place::Key(key) => self.key(key, c),
             Place::Value { key, text, scan } => self.value(key, text, scan, c),
         };
@@ -89,21 +74,21 @@ impl Python {
         step
     }
 
-    fn name(&mut self, c: char, calls: &Calls) -> (Place, Step) {
+    fn in_name(&mut self, c: char, calls: &Calls) -> (Place, Step) {
         let is_any = |name: &str| calls.tools.iter().any(|tool| tool.name.starts_with(name));
-        if c == '(' && !self.name.is_empty() {
+        let name = &mut self.draft.name;
+        if c == '(' && !name.is_empty() {
             return (Place::Key(String::new()), Step::Going);
         }
-        self.name.push(c);
-        let sound =
-            self.name.len() <= NAME_BYTES && (self.name.chars().all(is_name_char) || is_any(&self.name));
+        name.push(c);
+        let sound = name.len() <= NAME_BYTES && (name.chars().all(is_name_char) || is_any(name));
         (Place::Name, if sound { Step::Going } else { Step::Broken })
     }
 
     fn key(&mut self, mut key: String, c: char) -> (Place, Step) {
         match c {
             c if c.is_whitespace() && key.is_empty() => (Place::Key(key), Step::Going),
-            ')' if key.is_empty() => (Place::Key(key), self.end()),
+            ')' if key.is_empty() => (Place::Key(key), self.draft.end(String::new())),
             '=' if !key.is_empty() => {
                 let key = key.trim_end().to_owned();
                 (Place::Value { key, text: String::new(), scan: Scan::default() }, Step::Going)
@@ -123,22 +108,8 @@ impl Python {
             return (Place::Value { key, text, scan }, Step::Going);
         }
         let Some(value) = literal::to_json(&text) else { return (Place::default(), Step::Broken) };
-        let before = if self.begun { ", " } else { "{" };
-        let more = format!("{before}{}: {value}", Value::from(key));
-        let step = match (c, self.begun) {
-            (')', true) => Step::Last(more + "}"),
-            (')', false) => Step::Whole(std::mem::take(&mut self.name), more + "}"),
-            (_, true) => Step::Arguments(more),
-            (_, false) => Step::Begun(self.name.clone(), more),
-        };
-        self.begun = true;
+        let more = self.draft.key(&key) + &value;
+        let step = if c == ')' { self.draft.end(more) } else { self.draft.more(more) };
         (Place::Key(String::new()), step)
-    }
-
-    fn end(&mut self) -> Step {
-        match std::mem::replace(&mut self.begun, true) {
-            true => Step::Last("}".to_owned()),
-            false => Step::Whole(std::mem::take(&mut self.name), "{}".to_owned()),
-        }
     }
 }

@@ -3,28 +3,20 @@
 
 use serde_json::Value;
 
-use super::Calls;
-use super::body::Step;
+use super::body::{Draft, Step};
 use super::types::{Types, as_json};
+use super::{Calls, NAME_BYTES};
 
 pub(super) const FUNCTION: &str = "<function=";
-const PARAMETER: &str = "<parameter=";
-const END_OF_PARAMETER: &str = "</parameter>";
-const END: &str = "</function>";
-
-/// Most bytes of a name or key.
-const NAME_BYTES: usize = 256;
+pub(super) const PARAMETER: &str = "<parameter=";
+pub(super) const END_OF_PARAMETER: &str = "</parameter>";
+pub(super) const END: &str = "</function>";
 
 /// A call that is being read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tagged {
-    /// All of it, until it is known to be a call.
-    raw: String,
+    pub(super) draft: Draft,
     place: Place,
-    name: String,
-    begun: bool,
-    /// There are parameters.
-    any: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -59,22 +51,15 @@ struct Text {
 impl Tagged {
     /// The call whose first tag has been read up to its name.
     pub(super) fn named() -> Self {
-        Tagged { raw: FUNCTION.to_owned(), place: Place::Name, ..Tagged::default() }
-    }
-
-    /// What was read, if it was not known to be a call.
-    pub(super) fn into_raw(self) -> String {
-        if self.begun { String::new() } else { self.raw }
+        Tagged { draft: Draft::behind(FUNCTION), place: Place::Name }
     }
 
     /// Takes the next character.
     pub(super) fn push(&mut self, c: char, calls: &Calls) -> Step {
-        if !self.begun {
-            self.raw.push(c);
-        }
+        self.draft.read(c);
         let place = std::mem::replace(&mut self.place, Place::Between);
         let (place, step) = match place {
-            Place::Name => self.name(c),
+            Place::Name => self.in_name(c),
             Place::Between if c.is_whitespace() => (Place::Between, Step::Going),
             Place::Between => self.tag(String::new(), c),
             Place::Tag(tag) => self.tag(tag, c),
@@ -85,27 +70,27 @@ impl Tagged {
         step
     }
 
-    fn name(&mut self, c: char) -> (Place, Step) {
-        if c == '>' && !self.name.is_empty() {
+    fn in_name(&mut self, c: char) -> (Place, Step) {
+        if c == '>' && !self.draft.name.is_empty() {
             return (Place::Between, Step::Going);
         }
-        self.name.push(c);
-        let sound = !"<>\n".contains(c) && self.name.len() <= NAME_BYTES;
+        self.draft.name.push(c);
+        let sound = !"<>\n".contains(c) && self.draft.name.len() <= NAME_BYTES;
         (Place::Name, if sound { Step::Going } else { Step::Broken })
     }
 
     fn tag(&mut self, mut tag: String, c: char) -> (Place, Step) {
         tag.push(c);
-        let expected: &[&str] = if self.name.is_empty() { &[FUNCTION] } else { &[PARAMETER, END] };
+        let expected: &[&str] = if self.draft.name.is_empty() { &[FUNCTION] } else { &[PARAMETER, END] };
         match &*tag {
-            FUNCTION if self.name.is_empty() => (Place::Name, Step::Going),
-            PARAMETER if !self.name.is_empty() => (Place::Key(String::new()), Step::Going),
-            END if !self.name.is_empty() => (Place::Between, self.end()),
+            FUNCTION if self.draft.name.is_empty() => (Place::Name, Step::Going),
+            PARAMETER if !self.draft.name.is_empty() => (Place::Key(String::new()), Step::Going),
+            END if !self.draft.name.is_empty() => (Place::Between, self.draft.end(String::new())),
             tag if expected.iter().any(|whole| whole.starts_with(tag)) => {
                 (Place::Tag(tag.to_owned()), Step::Going)
             }
             // It is a call all the same, and what comes may close it, or be the next.
-            _ if self.begun => (Place::Between, Step::Early(tag)),
+            _ if self.draft.begun => (Place::Between, Step::Early(tag)),
             _ => (Place::Between, Step::Broken),
         }
     }
@@ -116,27 +101,11 @@ impl Tagged {
             let step = if c == '\n' || key.len() > NAME_BYTES { Step::Broken } else { Step::Going };
             return (Place::Key(key), step);
         }
-        let types = calls.tool(&self.name).map_or_else(Types::default, |tool| tool.types_of(&key));
+        let types = calls.tool(&self.draft.name).map_or_else(Types::default, |tool| tool.types_of(&key));
         let quote = if types.is_text() { "\"" } else { "" };
-        let before = if self.any { ", " } else { "{" };
-        let more = format!("{before}{}: {quote}", Value::from(key));
-        self.any = true;
+        let more = self.draft.key(&key) + quote;
         let text = Text { types, read: String::new(), held: String::new(), fresh: true };
-        (Place::Value(text), self.more(more))
-    }
-
-    fn more(&mut self, arguments: String) -> Step {
-        match std::mem::replace(&mut self.begun, true) {
-            true => Step::Arguments(arguments),
-            false => Step::Begun(self.name.clone(), arguments),
-        }
-    }
-
-    fn end(&mut self) -> Step {
-        match std::mem::replace(&mut self.begun, true) {
-            true => Step::Last("}".to_owned()),
-            false => Step::Whole(std::mem::take(&mut self.name), "{}".to_owned()),
-        }
+        (Place::Value(text), self.draft.more(more))
     }
 }
 

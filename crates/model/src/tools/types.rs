@@ -25,7 +25,8 @@ impl Types {
                 (.., Some(one)) => vec![of(one).to_owned()],
                 _ if leaf.get("properties").is_some() => vec!["object".to_owned()],
                 _ if leaf.get("items").is_some() => vec!["array".to_owned()],
-                _ => Vec::new(),
+                // Of each of these it must be: one of them says of which type.
+                _ => named_by_parts(leaf, root).into_iter().collect(),
             });
         Types(all.collect())
     }
@@ -57,29 +58,45 @@ fn of(value: &Value) -> &'static str {
     }
 }
 
-/// The schemas that say what a value may be: those that one chooses among, and what it names.
+/// The type that one of the schemas names of which a value must be all.
+fn named_by_parts(leaf: &Value, root: &Value) -> Option<String> {
+    let parts = leaf["allOf"].as_array()?;
+    parts.iter().find_map(|part| named(part, root).unwrap_or(part)["type"].as_str()).map(str::to_owned)
+}
+
+/// What a schema names instead of saying it.
+fn named<'a>(schema: &Value, root: &'a Value) -> Option<&'a Value> {
+    root.pointer(schema["$ref"].as_str()?.strip_prefix('#')?)
+}
+
+/// The schemas that say what a value may be: those that one without a type of its own chooses among, and what it names. None where
+/// they come to no end.
 pub(super) fn leaves<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a Value> {
     let (mut found, mut open) = (Vec::new(), vec![schema]);
     for _ in 0..LEAVES {
-        let Some(schema) = open.pop() else { break };
-        let named = schema["$ref"].as_str().and_then(|name| root.pointer(name.strip_prefix('#')?));
-        let some = ["anyOf", "oneOf", "allOf"].iter().find_map(|key| schema[key].as_array());
-        match (named, some) {
+        let Some(schema) = open.pop() else { return found };
+        let says = ["type", "properties", "enum", "const"].iter().any(|key| schema.get(key).is_some());
+        let some = ["anyOf", "oneOf"].iter().find_map(|key| schema[key].as_array());
+        let some = some.or_else(|| schema["allOf"].as_array().filter(|all| all.len() == 1));
+        match (named(schema, root), some) {
             (Some(named), _) => open.push(named),
-            (None, Some(some)) => open.extend(some.iter().rev()),
-            (None, None) => found.push(schema),
+            (None, Some(some)) if !says => open.extend(some.iter().rev()),
+            _ => found.push(schema),
         }
     }
-    found
+    Vec::new()
 }
 
-/// A tool's parameters by their names, and which of them there must be.
-pub(super) fn properties(parameters: &Value) -> Option<(&Map<String, Value>, Vec<&str>)> {
-    let all = leaves(parameters, parameters);
-    let (object, properties) =
-        all.into_iter().find_map(|leaf| Some((leaf, leaf["properties"].as_object()?)))?;
-    let required = object["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    Some((properties, required.collect()))
+/// Parameters by their names, and which of them there must be.
+pub(super) type Object<'a> = (&'a Map<String, Value>, Vec<&'a str>);
+
+/// What a tool's parameters may be: one of these.
+pub(super) fn objects<'a>(parameters: &'a Value) -> Vec<Object<'a>> {
+    let object = |leaf: &'a Value| {
+        let required = leaf["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        Some((leaf["properties"].as_object()?, required.collect()))
+    };
+    leaves(parameters, parameters).into_iter().filter_map(object).collect()
 }
 
 /// A value that is written as a text, as JSON: of one of the types if it can be, or what it looks like, or else that text.

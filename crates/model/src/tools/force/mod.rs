@@ -7,6 +7,7 @@ mod tests;
 
 use serde_json::{Map, Value, json};
 
+use super::tagged::{END, FUNCTION};
 use super::{ARGS, CALL_ID, ToolFormat, name, special};
 use crate::grammar::{OutputFormat, quoted, settled};
 use crate::tokenizer::Tokenizer;
@@ -99,8 +100,9 @@ impl ToolFormat {
             ToolFormat::Cohere => quoted(&format!("\"tool_name\": {name}, \"parameters\": ")),
             ToolFormat::QwenXml | ToolFormat::Seed => {
                 return format!(
-                    "{} arguments_{index} \"</function>\"",
-                    quoted(&format!("<function={plain}>\n"))
+                    "{} arguments_{index} {}",
+                    quoted(&format!("{FUNCTION}{plain}>\n")),
+                    quoted(END)
                 );
             }
             ToolFormat::Olmo => return format!("{} arguments_{index} \")\"", quoted(&format!("{plain}("))),

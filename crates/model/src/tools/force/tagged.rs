@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::super::types::{Types, leaves, properties};
+use super::super::tagged::{END_OF_PARAMETER, PARAMETER};
+use super::super::types::{Object, Types, leaves, objects};
 use super::value;
 use crate::grammar::{ecma, quoted};
 
@@ -14,8 +15,6 @@ pub(super) const OWN_LINES: Around = [">\n", "\n"];
 /// Seed's.
 pub(super) const ONE_LINE: Around = [">", ""];
 
-const END: &str = "</parameter>";
-
 /// Any text and what ends it.
 const TEXT: &str = "text";
 
@@ -26,22 +25,36 @@ pub(super) fn shared() -> String {
 
 /// A rule of a text, up to the first end of it.
 fn text(rule: &str, expression: &str) -> String {
-    format!("{rule}[suffix={}]: /{expression}/", quoted(END))
+    format!("{rule}[suffix={}]: /{expression}/", quoted(END_OF_PARAMETER))
 }
 
+/// What a tool takes; of parameters that may be one of several objects, one of those.
 pub(super) fn arguments(tool: &Value, index: usize, around: Around) -> String {
     let root = &tool["function"]["parameters"];
     let mut rules = Vec::new();
-    let (all, required) = properties(root).map_or((None, Vec::new()), |(all, needed)| (Some(all), needed));
+    let all = objects(root).into_iter().enumerate();
+    let all: Vec<String> =
+        all.map(|(at, one)| object(one, root, &format!("value_{index}_{at}"), around, &mut rules)).collect();
+    let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" | ") };
+    format!("arguments_{index}: {all}\n{}", rules.join("\n"))
+}
+
+/// `rule`: the beginning of names for rules of texts that have a form.
+fn object(
+    (all, required): Object<'_>,
+    root: &Value,
+    rule: &str,
+    around: Around,
+    rules: &mut Vec<String>,
+) -> String {
     let one = |(at, (key, schema)): (usize, (&String, &Value))| {
-        let one = parameter(schema, root, &format!("value_{index}_{at}"), around, &mut rules);
-        let opens = quoted(&format!("<parameter={key}{}", around[0]));
+        let one = parameter(schema, root, &format!("{rule}_{at}"), around, rules);
+        let opens = quoted(&format!("{PARAMETER}{key}{}", around[0]));
         let end = if required.contains(&key.as_str()) { "" } else { "?" };
         format!("({opens} {one} \"\\n\"){end}")
     };
-    let all: Vec<String> = all.into_iter().flatten().enumerate().map(one).collect();
-    let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") };
-    format!("arguments_{index}: {all}\n{}", rules.join("\n"))
+    let all: Vec<String> = all.iter().enumerate().map(one).collect();
+    if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") }
 }
 
 /// A value and what ends it. `rule`: a name for texts that have a form, of which there is one more for each.
@@ -52,7 +65,7 @@ fn parameter(
     [_, before]: Around,
     rules: &mut Vec<String>,
 ) -> String {
-    let end = quoted(&format!("{before}{END}"));
+    let end = quoted(&format!("{before}{END_OF_PARAMETER}"));
     let mut forms = Vec::new();
     for (at, leaf) in leaves(schema, root).into_iter().enumerate() {
         let form = match Form::of(leaf, root) {
@@ -71,7 +84,8 @@ fn parameter(
         };
         forms.push(form);
     }
-    format!("({})", forms.join(" | "))
+    // Of what comes to no end nothing is said.
+    if forms.is_empty() { TEXT.to_owned() } else { format!("({})", forms.join(" | ")) }
 }
 
 /// What a value may be.

@@ -126,6 +126,41 @@ fn texts_in_tags_are_what_their_schemas_say() {
     of(json!({"enum": ["auto", 5]}), &["auto", "5", "6", "\"auto\""]);
 }
 
+/// Schemas that say a thing by others.
+#[test]
+fn what_a_schema_says_by_others() {
+    let tagged = |all: &[(&str, &str)]| {
+        let values = all.iter().map(|(key, value)| format!("<parameter={key}>\n{value}\n</parameter>\n"));
+        format!("<tool_call>\n<function=f>\n{}</function>\n</tool_call>", values.collect::<String>())
+    };
+    let takes = |parameters: Value, sound: &[&[(&str, &str)]], wrong: &[&[(&str, &str)]]| {
+        let sound: Vec<String> = sound.iter().map(|all| tagged(all)).collect();
+        let wrong: Vec<String> = wrong.iter().map(|all| tagged(all)).collect();
+        let texts: Vec<&str> = sound.iter().chain(&wrong).map(String::as_str).collect();
+        assert_eq!(taken(ToolFormat::QwenXml, &parameters, &texts), sound, "{parameters}");
+    };
+    // An object that must have one of two is that object.
+    let either = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}},
+                        "anyOf": [{"required": ["a"]}, {"required": ["b"]}]});
+    takes(either, &[&[("a", "1")], &[("b", "true")]], &[&[("a", "x")]]);
+    // One of two objects.
+    let integer = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let boolean = json!({"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]});
+    takes(
+        json!({"oneOf": [integer, boolean]}),
+        &[&[("a", "1")], &[("b", "true")]],
+        &[&[], &[("a", "1"), ("b", "true")]],
+    );
+    // A value that must be all of two is no text.
+    let all = json!({"allOf": [{"$ref": "#/$defs/n"}, {"minimum": 3}]});
+    let all = json!({"properties": {"n": all}, "required": ["n"], "$defs": {"n": {"type": "integer"}}});
+    takes(all, &[&[("n", "5")]], &[&[("n", "five")]]);
+    // What names itself says nothing.
+    let round = json!({"properties": {"r": {"$ref": "#/$defs/r"}}, "required": ["r"],
+                       "$defs": {"r": {"anyOf": [{"$ref": "#/$defs/r"}, {"allOf": [{"$ref": "#/$defs/r"}]}]}}});
+    takes(round, &[&[("r", "whatever")]], &[&[]]);
+}
+
 #[test]
 fn arguments_that_may_be_left_out() {
     let schema = |required: &[&str]| json!({"properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"type": "string"}}, "required": required});
