@@ -11,8 +11,8 @@ use crate::grammar::OutputFormat;
 use crate::template::ChatTemplate;
 use crate::tools::{Beside, Calls, Forced, Tool, ToolFormat, name};
 
-/// Most tools of one request, as OpenAI allows.
-pub const MAX_TOOLS: usize = 128;
+/// Most tools of one request. OpenAI allows 128; agents that gather the tools of several servers have more.
+pub const MAX_TOOLS: usize = 1024;
 /// Most calls of one answer.
 const MAX_CALLS: usize = 128;
 
