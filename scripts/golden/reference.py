@@ -20,7 +20,8 @@ EAGER = dict(attn_implementation="eager")
 
 def hf_loader(path, **changes):
     """dtype -> a fresh model (RoPE's dynamic scaling keeps state, so no model serves two prompts)."""
-    return lambda dtype: AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True, **EAGER, **changes).eval()
+    cls = getattr(transformers, json.loads((path / "config.json").read_text())["architectures"][0])
+    return lambda dtype: cls.from_pretrained(path, dtype=dtype, local_files_only=True, **EAGER, **changes).eval()
 
 
 def gguf_loader(path):
@@ -49,7 +50,7 @@ def choose_prompt(variant, load):
     """
     model = load(torch.float32)
     generator = torch.Generator().manual_seed(variant.seed)
-    prompts = torch.randint(3, model.config.vocab_size, (CANDIDATES, variant.prompt), generator=generator)
+    prompts = torch.randint(3, model.config.get_text_config().vocab_size, (CANDIDATES, variant.prompt), generator=generator)
     logits, greedy, margins = forward(model, prompts)
     least = margins.amin(1) / logits.abs().amax((1, 2))
     different = torch.tensor([len(set(row.tolist())) for row in greedy])

@@ -19,6 +19,8 @@ class Variant:
     prompt: int = PROMPT
     # What files call a tensor that transformers now calls otherwise.
     names: dict = field(default_factory=dict)
+    # What they begin names with, where transformers now begins them otherwise.
+    before: dict = field(default_factory=dict)
     tokenizer: str = ""              # where the chat template goes: "config" or "jinja"; "" for no tokenizer
 
 
@@ -68,6 +70,19 @@ QWEN2_WINDOW = edit(QWEN2, use_sliding_window=True, max_window_layers=1, num_hid
 QWEN3 = edit(QWEN2, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32, attention_bias=False,
              tie_word_embeddings=False, sliding_window=None, max_window_layers=None, rope_theta=None, torch_dtype=None,
              dtype="bfloat16", vocab_size=304, rope_parameters=dict(rope_theta=1000000.0, rope_type="default"))
+# As it was published: the decoder's fields outside, what sees as small as it can be.
+QWEN25_VL = edit(QWEN2, architectures=["Qwen2_5_VLForConditionalGeneration"], model_type="qwen2_5_vl", tie_word_embeddings=False,
+                 rope_scaling=dict(type="mrope", mrope_section=[2, 3, 3]), image_token_id=0, video_token_id=1, vision_start_token_id=2,
+                 vision_end_token_id=2, vision_config=dict(
+                     depth=1, hidden_size=16, intermediate_size=16, num_heads=1, out_hidden_size=64, patch_size=2,
+                     temporal_patch_size=1, spatial_merge_size=1, fullatt_block_indexes=[0]))
+QWEN3_VL = dict(
+    architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl", tie_word_embeddings=False, image_token_id=0, video_token_id=1,
+    vision_start_token_id=2, vision_end_token_id=2, eos_token_id=2, text_config=edit(
+        QWEN3, architectures=None, model_type="qwen3_vl_text", vocab_size=96, use_sliding_window=None, rope_parameters=None, rope_theta=5000000.0,
+        rope_scaling=dict(rope_type="default", mrope_interleaved=True, mrope_section=[6, 5, 5])),
+    vision_config=dict(model_type="qwen3_vl", depth=1, hidden_size=16, intermediate_size=16, num_heads=1, out_hidden_size=64, patch_size=2,
+                       temporal_patch_size=1, spatial_merge_size=1, num_position_embeddings=4, deepstack_visual_indexes=[0]))
 PHI3 = edit(llama(architectures=["Phi3ForCausalLM"], model_type="phi3", num_key_value_heads=2, pad_token_id=0,
                   original_max_position_embeddings=512), attention_bias=None, mlp_bias=None)
 # 12 of 16 pairs of dimensions turn.
@@ -180,6 +195,9 @@ CHECKPOINTS = (
     Variant("qwen2-window", QWEN2_WINDOW, seed=6,
             without=(dict(use_sliding_window=False), dict(max_window_layers=0), dict(max_window_layers=2))),
     Variant("qwen3", QWEN3, seed=7, tokenizer="jinja"),
+    Variant("qwen2.5-vl", QWEN25_VL, seed=46, before={"model.language_model.": "model.", "model.visual.": "visual."},
+            without=(dict(rope_theta=10000.0),)),
+    Variant("qwen3-vl", QWEN3_VL, seed=47),
     Variant("phi3", PHI3 | dict(sliding_window=20), seed=10, without=(dict(sliding_window=None),)),
     Variant("phi3-longrope", LONGROPE, seed=11, without=(dict(rope_scaling=None),)),
     # With what is generated it just fills the original context: short sequences' frequencies.

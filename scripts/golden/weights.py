@@ -1,4 +1,5 @@
 """Random weights with lively logits: blocks that weigh more than the embedding, norms and biases far from 1 and 0."""
+import copy
 import json
 import math
 
@@ -13,7 +14,7 @@ GAIN = {"q_proj": 0.9, "qkv_proj": 0.9, "k_proj": 0.9, "o_proj": 0.7, "down_proj
 def architecture(config):
     """The class's parameters by name, on no device."""
     cls = getattr(transformers, config["architectures"][0])
-    built = cls.config_class(**config)
+    built = cls.config_class(**copy.deepcopy(config))      # some write into what they are given
     with torch.device("meta"):
         model = cls(built)
     return dict(model.named_parameters())
@@ -24,7 +25,7 @@ def draw(name, shape, tied, generator, norm=1.0):
     leaf = name.split(".")[-2]
     if name.endswith(".bias"):
         return 0.3 * noise
-    if "norm" in leaf:
+    if "norm" in leaf or len(shape) == 1:
         return norm + 0.25 * noise
     if leaf.startswith("embed"):
         return (2.4 / math.sqrt(shape[1]) if tied else 0.5) * noise     # tied to the head, more would only repeat itself
@@ -50,10 +51,16 @@ def write_config(config, out):
     (out / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
 
 
+def stored(name, variant):
+    """What a variant's files call a tensor."""
+    before = next((b for b in variant.before if name.startswith(b)), None)
+    return variant.before[before] + name[len(before):] if before else variant.names.get(name, name)
+
+
 def write(variant, out):
     """config.json, generation_config.json and model.safetensors (or shards and their index)."""
     write_config(variant.config, out)
-    state = {variant.names.get(k, k): v.to(getattr(torch, variant.dtype)) for k, v in tensors(variant.config, variant.seed).items()}
+    state = {stored(k, variant): v.to(getattr(torch, variant.dtype)) for k, v in tensors(variant.config, variant.seed).items()}
     if variant.shards == 1:
         save_file(state, out / "model.safetensors", metadata={"format": "pt"})
     else:

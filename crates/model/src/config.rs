@@ -125,7 +125,7 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     let ties = fields.flag("tie_word_embeddings")?;
     spec.tied_head = ties.unwrap_or(spec.tied_head);
     spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
-    let whole = text.is_some().then_some(Whole { ties });
+    let whole = (text.is_some() || outer.sees()).then_some(Whole { ties });
     let quantized = match Scheme::read(&fields)? {
         None => Scheme::read(inner)?,
         found => found,

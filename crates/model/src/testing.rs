@@ -121,6 +121,12 @@ impl GgufFile {
         self.pair(key, 9, &[head, items].concat())
     }
 
+    pub(crate) fn ints(&mut self, key: &str, values: &[i32]) -> &mut Self {
+        let items: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let head = [&5u32.to_le_bytes()[..], &(values.len() as u64).to_le_bytes()].concat();
+        self.pair(key, 9, &[head, items].concat())
+    }
+
     pub(crate) fn tensor(&mut self, name: &str, dims: &[u64], kind: u32, bytes: Vec<u8>) -> &mut Self {
         self.tensors.push(GgufTensor { name: name.into(), dims: dims.into(), kind, bytes, offset: None });
         self

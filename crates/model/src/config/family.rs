@@ -24,6 +24,10 @@ pub enum Family {
     Qwen2,
     /// Qwen3: Llama with norms on queries and keys.
     Qwen3,
+    /// The decoder of Qwen2-VL and 2.5-VL: Qwen2, whose positions are three numbers that are the same for text.
+    Qwen2Vl,
+    /// That of Qwen3-VL.
+    Qwen3Vl,
     /// Phi-3, Phi-3.5, Phi-4: Llama whose files hold queries, keys and values as one, gate and up too.
     Phi3,
     /// SmolLM3: Llama, some of whose layers turn nothing.
@@ -71,7 +75,7 @@ pub enum Family {
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 30] = [
+    const NAMES: [(Family, &'static str, &'static str); 33] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -79,6 +83,9 @@ impl Family {
         (Family::Ministral3, "Ministral3ForCausalLM", "ministral3"),
         (Family::Qwen2, "Qwen2ForCausalLM", "qwen2"),
         (Family::Qwen3, "Qwen3ForCausalLM", "qwen3"),
+        (Family::Qwen2Vl, "Qwen2VLForConditionalGeneration", "qwen2_vl"),
+        (Family::Qwen2Vl, "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl"),
+        (Family::Qwen3Vl, "Qwen3VLForConditionalGeneration", "qwen3_vl"),
         (Family::Phi3, "Phi3ForCausalLM", "phi3"),
         (Family::SmolLm3, "SmolLM3ForCausalLM", "smollm3"),
         (Family::Granite, "GraniteForCausalLM", "granite"),
@@ -164,7 +171,11 @@ impl Family {
         let classes = fields.texts("architectures")?.unwrap_or_default();
         let (class, kind) = (classes.first().copied(), fields.text("model_type")?);
         let of_class = class.map(|class| Family::named(|(_, name, _)| *name == class));
-        let of_kind = kind.and_then(|kind| Family::named(|(.., name)| *name == kind));
+        let of_kind = kind.and_then(|kind| {
+            let sees = kind.strip_suffix("_text");
+            Family::named(|(.., name)| *name == kind)
+                .or_else(|| Family::named(|(family, _, name)| family.sees() && Some(*name) == sees))
+        });
         if let (Some(Some(one)), Some(other)) = (of_class, of_kind)
             && one != other
         {
@@ -181,7 +192,12 @@ impl Family {
 
     /// Whether it is the decoder of models that see images, too.
     pub(super) fn may_see(self) -> bool {
-        matches!(self, Family::Gemma3 | Family::Mistral)
+        matches!(self, Family::Gemma3 | Family::Mistral) || self.sees()
+    }
+
+    /// Whether it is always that of such a model.
+    pub(super) fn sees(self) -> bool {
+        matches!(self, Family::Qwen2Vl | Family::Qwen3Vl)
     }
 
     /// The family of the decoder inside a model that sees images, by what is said of it there.
@@ -232,7 +248,7 @@ impl Family {
         let head_dim = self.head_dim(fields, hidden, heads)?;
         let eps = match self {
             Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => 1e-5,
-            Family::Ernie45 => 1e-5,
+            Family::Ernie45 | Family::Qwen2Vl => 1e-5,
             _ if self.norm_field() != RMS_EPS => 1e-5,
             Family::Glm | Family::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -266,7 +282,7 @@ impl Family {
             positions: Positions::Rope(rope),
             biases: self.biases(fields)?,
             qk_norm: match self {
-                Family::Qwen3 | Family::Gemma3 => QkNorm::Heads,
+                Family::Qwen3 | Family::Qwen3Vl | Family::Gemma3 => QkNorm::Heads,
                 _ => QkNorm::None,
             },
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
@@ -331,8 +347,8 @@ impl Family {
         }
         let explicit_null = fields.has_null("num_key_value_heads");
         let default = match self {
-            Family::Mistral | Family::Ministral3 | Family::SeedOss if !explicit_null => 8,
-            Family::Qwen2 | Family::Qwen3 | Family::Exaone4 if !explicit_null => 32,
+            Family::Mistral | Family::Ministral3 | Family::SeedOss | Family::Qwen2Vl if !explicit_null => 8,
+            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Vl | Family::Exaone4 if !explicit_null => 32,
             Family::SmolLm3 | Family::Gemma2 | Family::Gemma3 if !explicit_null => 4,
             Family::Gemma if !explicit_null => 16,
             Family::Glm | Family::Glm4 | Family::Ernie45 | Family::StarCoder2 if !explicit_null => 2,
@@ -344,7 +360,7 @@ impl Family {
 
     fn head_dim(self, fields: &Fields, hidden: usize, heads: usize) -> Result<usize> {
         let default = match self {
-            Family::Qwen3 => 128,
+            Family::Qwen3 | Family::Qwen3Vl => 128,
             Family::Ministral3 | Family::SeedOss if !fields.has_null("head_dim") => 128,
             Family::Glm | Family::Glm4 | Family::Ernie45 if !fields.has_null("head_dim") => 128,
             _ if self.is_gemma() => 256,
@@ -361,6 +377,7 @@ impl Family {
                 Biases { qkv: attention, o: attention, mlp, head: false }
             }
             Family::Qwen3
+            | Family::Qwen3Vl
             | Family::Gemma
             | Family::Gemma2
             | Family::Gemma3
@@ -369,7 +386,7 @@ impl Family {
             | Family::Granite4
             | Family::Cohere
             | Family::Cohere2 => Biases { qkv: attention, o: attention, ..Biases::default() },
-            Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
+            Family::Qwen2 | Family::Qwen2Vl => Biases { qkv: true, ..Biases::default() },
             Family::Glm | Family::Glm4 => {
                 Biases { qkv: fields.flag("attention_bias")?.unwrap_or(true), ..Biases::default() }
             }

@@ -19,6 +19,8 @@ pub(super) struct Defaults {
     pub(super) partial: Option<f64>,
     /// Whether queries grow with their position (Ministral 3).
     pub(super) grows: bool,
+    /// Whether parts of a head turn by time, height and width, which are all the position where there is text alone.
+    pub(super) in_sections: bool,
 }
 
 impl Family {
@@ -28,6 +30,8 @@ impl Family {
             Family::Mistral => (131_072, 1e4),
             Family::Ministral3 => (262_144, 1e4),
             Family::Qwen2 | Family::Qwen3 => (32_768, 1e4),
+            Family::Qwen2Vl => (32_768, 1e6),
+            Family::Qwen3Vl => (128_000, 5e5),
             Family::Phi3 => (4096, 1e4),
             Family::SmolLm3 => (32_768, 2e6),
             Family::Gemma | Family::Gemma2 => (8192, 1e4),
@@ -61,6 +65,7 @@ impl Family {
                 _ => None,
             },
             grows: self == Family::Ministral3,
+            in_sections: self.sees(),
         })
     }
 
@@ -190,6 +195,7 @@ fn scaling(outer: &Fields, inner: &Fields, defaults: &Defaults) -> Result<RopeSc
     };
     match kind {
         "default" => Ok(RopeScaling::None),
+        "mrope" if defaults.in_sections => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: inner.needed_number("factor")? }),
         "dynamic" => Ok(RopeScaling::Dynamic {
             factor: inner.needed_number("factor")?,

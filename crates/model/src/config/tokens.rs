@@ -21,9 +21,14 @@ impl Family {
             Family::StarCoder2 => Some(50_256),
             Family::Opt | Family::Gemma | Family::Gemma2 | Family::Gemma3 => Some(2),
             Family::SmolLm3 => Some(128_000),
-            Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 | Family::Glm | Family::Glm4 => {
-                None
-            }
+            Family::Qwen2Vl => Some(151_643),
+            Family::Qwen2
+            | Family::Qwen3
+            | Family::Qwen3Vl
+            | Family::Olmo2
+            | Family::Olmo3
+            | Family::Glm
+            | Family::Glm4 => None,
         };
         let default = known.filter(|_| !fields.has_null("bos_token_id"));
         Ok(fields.tokens("bos_token_id")?.map_or(default, |ids| ids.first().copied()))
@@ -53,7 +58,8 @@ impl Family {
             Family::StableLm => Some(0),
             Family::SmolLm3 => Some(128_001),
             Family::Olmo2 | Family::Olmo3 => Some(50_279),
-            Family::Qwen2 | Family::Qwen3 => None,
+            Family::Qwen2Vl => Some(151_645),
+            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Vl => None,
         };
         let default = known.filter(|_| !fields.has_null("eos_token_id"));
         Ok(fields.tokens("eos_token_id")?.unwrap_or_else(|| Vec::from_iter(default)))

@@ -17,6 +17,7 @@ impl Family {
                 | Family::Granite
                 | Family::Granite4
                 | Family::SeedOss
+                | Family::Qwen3Vl
                 | Family::Gemma
                 | Family::Olmo2
                 | Family::Glm
@@ -44,7 +45,10 @@ impl Family {
                 let pattern = fields.size("sliding_window_pattern")?.unwrap_or(4);
                 all_but_each(pattern, fields, tokens.or(known), layers)
             }
-            (Family::Qwen2 | Family::Qwen3, _) => qwen(fields, tokens.or(known).filter(|_| used), layers),
+            (Family::Qwen2 | Family::Qwen3, _) => {
+                qwen(fields, tokens.or(known).filter(|_| used), (28, layers))
+            }
+            (Family::Qwen2Vl, _) => qwen(fields, tokens.or(known).filter(|_| used), (80, layers)),
             (Family::SmolLm3, RopeLayers::Listed(turns)) => smollm3(fields, tokens.filter(|_| used), turns),
             (Family::SmolLm3, _) => Ok(Window::Full),
         }
@@ -59,9 +63,9 @@ fn mistral(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Wind
     }
 }
 
-/// A window on the layers that `layer_types` names, or else on those from `max_window_layers`.
-fn qwen(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
-    let first = fields.size("max_window_layers")?.unwrap_or(28);
+/// A window on the layers that `layer_types` names, or else on those from `max_window_layers`, or from the `known` one.
+fn qwen(fields: &Fields, tokens: Option<usize>, (known, layers): (usize, usize)) -> Result<Window> {
+    let first = fields.size("max_window_layers")?.unwrap_or(known);
     let types = match layer_types(fields, layers)? {
         Some(types) => types,
         None => (0..layers).map(|layer| LayerType::sliding_if(tokens.is_some() && layer >= first)).collect(),

@@ -80,14 +80,20 @@ fn biases_in_one_are_told_apart() {
 
 #[test]
 fn rows_of_qwen_heads_stay() {
-    let mut file = tiny_gguf("qwen3");
-    file.tensor("blk.0.attn_q_norm.weight", &[16], 0, counting(0, 16));
-    file.tensor("blk.0.attn_k_norm.weight", &[16], 0, counting(0, 16));
-    let checkpoint = open(&file).expect("sound");
-    assert_eq!(checkpoint.spec().qk_norm, QkNorm::Heads);
-    let mut rows = vec![0; 8 * 32];
-    checkpoint.read_rows(Tensor::Layer(0, LayerTensor::Q), 0..8, &mut rows).expect("read");
-    assert_eq!(f32s(&rows), f32s(&counting(0, 64)));
+    for (architecture, class) in
+        [("qwen3", "Qwen3ForCausalLM"), ("qwen3vl", "Qwen3VLForConditionalGeneration")]
+    {
+        let mut file = tiny_gguf(architecture);
+        file.tensor("blk.0.attn_q_norm.weight", &[16], 0, counting(0, 16));
+        file.tensor("blk.0.attn_k_norm.weight", &[16], 0, counting(0, 16));
+        // Of time, height and width, which are all the position where there is text alone.
+        file.ints("qwen3vl.rope.dimension_sections", &[3, 3, 2, 0]);
+        let checkpoint = open(&file).expect("sound");
+        assert_eq!((checkpoint.spec().qk_norm, &*checkpoint.spec().architecture), (QkNorm::Heads, class));
+        let mut rows = vec![0; 8 * 32];
+        checkpoint.read_rows(Tensor::Layer(0, LayerTensor::Q), 0..8, &mut rows).expect("read");
+        assert_eq!(f32s(&rows), f32s(&counting(0, 64)));
+    }
 }
 
 #[test]

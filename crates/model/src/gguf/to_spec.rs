@@ -13,11 +13,13 @@ use spec::model::{
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 21] = [
+const ARCHITECTURES: [(&str, &str); 23] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen2vl", "Qwen2VLForConditionalGeneration"),
+    ("qwen3vl", "Qwen3VLForConditionalGeneration"),
     ("phi3", "Phi3ForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
@@ -52,7 +54,7 @@ const NEUTRAL: [&str; 8] = [
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.scale",
-    "rope.dimension_sections",
+    SECTIONS,
     TEMPERATURE,
     CAPS[0],
     CAPS[1],
@@ -75,6 +77,9 @@ const KEYS: [(&str, &str); 8] = [
     ("score_cap", CAPS[0]),
     ("logit_cap", CAPS[1]),
 ];
+
+/// Which parts of a head turn by time, height and width: of text these are all the position.
+const SECTIONS: &str = "rope.dimension_sections";
 
 /// How queries grow with their position.
 pub(super) const TEMPERATURE: &str = "attention.temperature_scale";
@@ -252,6 +257,7 @@ impl Gguf {
                 "command-r" | "cohere2" => key == SCALES[1],
                 "mistral3" => key == TEMPERATURE,
                 "gemma2" => CAPS.contains(&key),
+                "qwen2vl" | "qwen3vl" => key == SECTIONS,
                 _ => false,
             };
             if !nothing && !one && !known {

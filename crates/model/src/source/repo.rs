@@ -128,13 +128,14 @@ impl GgufChoice {
     }
 
     fn takes(&self, path: &str) -> bool {
-        let file = last_part(path);
+        let file = last_part(path).to_ascii_lowercase();
         match self {
+            GgufChoice::Named(name) => stem(name).0 == last_part(path),
+            // What reads images for a model, and what its weights were weighed by, lies beside it.
+            _ if file.contains("mmproj") || file.starts_with("imatrix") => false,
             GgufChoice::Only => true,
-            GgufChoice::Named(name) => stem(name).0 == file,
             GgufChoice::Format(format) => {
-                let (file, format) = (file.to_ascii_lowercase(), format.to_ascii_lowercase());
-                let before = file.strip_suffix(&format);
+                let before = file.strip_suffix(&format.to_ascii_lowercase());
                 before.is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_']))
             }
         }
@@ -163,6 +164,12 @@ mod tests {
         let format = GgufChoice::Format("q8_0".into()).among(below.into_iter());
         let named = GgufChoice::Named("b-Q8_0.gguf".into()).among(below.into_iter());
         assert_eq!([format, named], [Ok(vec![below[0]]), Ok(vec![below[0]])], "a folder is not asked for");
+        let seeing = ["imatrix_m.gguf", "m-F16.gguf", "mmproj-m-F16.gguf", "mmproj-m-Q8_0.gguf"];
+        let of = |choice: GgufChoice| choice.among(seeing.into_iter());
+        assert_eq!(of(GgufChoice::Format("F16".into())), Ok(vec!["m-F16.gguf"]), "what sees is no model");
+        assert_eq!(of(GgufChoice::Only), Ok(vec!["m-F16.gguf"]));
+        assert_eq!(of(GgufChoice::Named("mmproj-m-Q8_0.gguf".into())), Ok(vec!["mmproj-m-Q8_0.gguf"]));
+        assert_eq!(of(GgufChoice::Format("Q8_0".into())), Err(seeing.to_vec()));
         // Parts are preferred to the same in one file; which of those with other names is meant, nobody can say.
         assert_eq!(chosen("o/n"), Err(5));
         let twice = ["all/b.gguf", names[3], names[4]];

@@ -139,7 +139,7 @@ impl Naming {
 /// The name of a tensor of a model that sees images in a checkpoint of its decoder alone; none for what sees.
 pub(crate) fn of_text(name: &str) -> Option<String> {
     let within = name.strip_prefix("model.").unwrap_or(name);
-    if within.starts_with("vision_tower.") || within.starts_with("multi_modal_projector.") {
+    if ["vision_tower.", "multi_modal_projector.", "visual."].iter().any(|part| within.starts_with(part)) {
         return None;
     }
     Some(match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {

@@ -5,6 +5,7 @@ use spec::model::RopeLayers;
 
 mod gemmas;
 mod layer_norms;
+mod qwens;
 
 fn read(config: Value) -> ModelSpec {
     parse_config(&config.to_string(), "config.json").expect("sound").spec
