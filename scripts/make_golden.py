@@ -2,7 +2,7 @@
 """Makes the golden checkpoints: tiny random models with the logits that Hugging Face transformers computes on them.
 
     pip install torch==2.13.0 transformers==5.16.1 gguf safetensors     (or: bench/setup-peers.sh DIR hf)
-    pip install compressed-tensors==0.20.1
+    pip install compressed-tensors==0.20.1 bitsandbytes==0.50.2
     python scripts/make_golden.py [NAME ...]
 
 writes crates/model/tests/golden/NAME/ for every variant (or for those named); README.md there describes the files.

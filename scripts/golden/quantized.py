@@ -159,6 +159,34 @@ class Fp8:
         return dict(weight=codes, weight_scale_inv=scale), exact
 
 
+class BitsAndBytes:
+    """bitsandbytes' own. `kinds`: of a matrix by its name: nf4 or fp4, nested or not; or 8 bits."""
+    def __init__(self, kinds):
+        self.kinds = kinds
+
+    def __call__(self, leaf, value, generator):
+        from bitsandbytes import functional
+        kind, block, nested = self.kinds(leaf)
+        if kind == "int8":
+            # Steps that are numbers of f16, which is what becomes of them.
+            largest = (value.abs().amax(1) / 127).half().float() * 127
+            codes = (value * (127 / largest)[:, None]).round().clamp(-127, 127).to(torch.int8)
+            return (dict(weight=codes, SCB=largest, weight_format=torch.tensor(0, dtype=torch.uint8)),
+                    functional.int8_vectorwise_dequant(codes, largest))
+        packed, state = functional.quantize_4bit(value, blocksize=block, quant_type=kind, compress_statistics=nested)
+        parts = {f"weight.{name}": tensor for name, tensor in state.as_dict(packed=True).items()}
+        # On a CPU it takes blocks for those of rows, which those that it makes are not.
+        state.shape = torch.Size((value.numel() // block, block))
+        exact = functional.dequantize_4bit(packed, state).reshape(value.shape)
+        assert (exact - value).abs().max() < 0.2 * value.abs().max()
+        return parts | dict(weight=packed), exact
+
+
+def tables(leaf):
+    """4 bits with scales of scales, without, and in blocks that rows do not begin with."""
+    return {"q_proj": ("nf4", 64, False), "v_proj": ("nf4", 128, True)}.get(leaf, ("nf4", 64, True))
+
+
 def mixed(leaf):
     """4 bits in groups, 4 with zero points, 8 for each output, 3 in groups."""
     group = dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP)
@@ -192,6 +220,8 @@ def told_compressed(format, **weights_args):
 
 BITS = {"q_proj": 8, "k_proj": 3, "v_proj": 2, "down_proj": 8, "up_proj": 3}
 GPTQ = dict(quant_method="gptq", bits=4, group_size=GROUP, desc_act=False, sym=True, checkpoint_format="gptq")
+BNB = dict(quant_method="bitsandbytes", bnb_4bit_compute_dtype="bfloat16", bnb_4bit_quant_storage="uint8", bnb_4bit_quant_type="nf4",
+           bnb_4bit_use_double_quant=True, llm_int8_skip_modules=None, llm_int8_threshold=6.0)
 QUANTIZED = (
     Quantized("gptq", SMALL, Gptq({}), GPTQ, more=zero_biases, dtype="float16"),
     Quantized("gptq-glm4", edit(GLM4, vocab_size=96), Gptq({}), GPTQ, seed=49, dtype="float16"),
@@ -204,6 +234,8 @@ QUANTIZED = (
     Quantized("compressed-fp8", SMALL, Compressed("float-quantized", floats, torch.float32), told_compressed("float-quantized", **floats("")), seed=46,
               more=scales_of_kv),
     Quantized("fp8-blocks", SMALL, Fp8((48, 32)), dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[48, 32]), seed=47),
+    Quantized("bnb-4bit", SMALL, BitsAndBytes(tables), BNB | dict(load_in_4bit=True), seed=80),
+    Quantized("bnb-8bit", SMALL, BitsAndBytes(lambda leaf: ("int8", None, None)), BNB | dict(load_in_8bit=True), seed=81),
     Quantized("fp8-ministral3", MINISTRAL3, Fp8(), dict(quant_method="fp8", activation_scheme="static", weight_block_size=None,
                                                         modules_to_not_convert=["lm_head"]), seed=48),
 )

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Scheme;
-use super::matrix::{Codes, Matrix, Scales, Zeros};
+use super::matrix::{Codes, Held, Matrix, Scales, Zeros};
 use super::packed::{Along, Order, Outputs, Packed};
 use super::part::{Kind, Part};
 use crate::checkpoint::Announced;
@@ -13,14 +13,14 @@ use crate::file::RegularFile;
 use crate::stored::Stored;
 
 /// Why parts are no matrix.
-enum Trouble {
+pub(super) enum Trouble {
     /// By themselves.
     Parts(String),
     /// Their file cannot be read.
     File(Error),
 }
 
-type Found<T> = std::result::Result<T, Trouble>;
+pub(super) type Found<T> = std::result::Result<T, Trouble>;
 
 impl From<String> for Trouble {
     fn from(problem: String) -> Trouble {
@@ -77,6 +77,7 @@ fn bases(scheme: Scheme, announced: &BTreeMap<String, Announced>) -> Vec<(String
     let leaves: &[&str] = match scheme {
         Scheme::Gptq { .. } | Scheme::Awq => &["qweight"],
         Scheme::Beside { .. } => &["weight_packed", "weight"],
+        Scheme::BitsAndBytes => &["weight"],
     };
     let plain =
         |found: &Announced| matches!(Part::of(found).map(|part| part.kind()), Ok(Kind::Float(_)) | Err(_));
@@ -103,21 +104,21 @@ fn of(matrix: Matrix) -> Announced {
 }
 
 /// The parts of one matrix.
-struct Parts<'a> {
+pub(super) struct Parts<'a> {
     announced: &'a mut BTreeMap<String, Announced>,
-    base: &'a str,
-    files: &'a [RegularFile],
+    pub(super) base: &'a str,
+    pub(super) files: &'a [RegularFile],
 }
 
 /// Who has which part of a matrix, before it is known what it becomes.
-struct Pieces {
-    codes: Codes,
-    scales: Scales,
-    zeros: Zeros,
-    groups: Option<Vec<u32>>,
-    shape: [usize; 2],
+pub(super) struct Pieces {
+    pub(super) codes: Codes,
+    pub(super) scales: Scales,
+    pub(super) zeros: Zeros,
+    pub(super) groups: Option<Vec<u32>>,
+    pub(super) shape: [usize; 2],
     /// The farthest that a code can be below and above its zero point.
-    levels: [i16; 2],
+    pub(super) levels: [i16; 2],
 }
 
 impl Parts<'_> {
@@ -129,16 +130,17 @@ impl Parts<'_> {
             Scheme::Awq => self.awq(codes)?,
             Scheme::Beside { .. } if leaf == "weight_packed" => self.packed(codes)?,
             Scheme::Beside { block } => self.bytes(codes, block)?,
+            Scheme::BitsAndBytes => self.bitsandbytes(codes)?,
         };
         Ok(pieces.checked()?.matrix(name))
     }
 
-    fn optional(&mut self, leaf: &str) -> Found<Option<Part>> {
+    pub(super) fn optional(&mut self, leaf: &str) -> Found<Option<Part>> {
         let found = self.announced.remove(&format!("{}.{leaf}", self.base));
         Ok(found.map(|found| Part::of(&found)).transpose()?)
     }
 
-    fn needed(&mut self, leaf: &str) -> Found<Part> {
+    pub(super) fn needed(&mut self, leaf: &str) -> Found<Part> {
         self.optional(leaf)?.ok_or_else(|| format!("`{}.{leaf}` is missing", self.base).into())
     }
 
@@ -286,7 +288,7 @@ impl Parts<'_> {
 }
 
 /// More outputs or inputs than any matrix has.
-const SIDE_MAX: usize = 1 << 32;
+pub(super) const SIDE_MAX: usize = 1 << 32;
 
 /// How many bits codes have of which so many words hold those of `inputs`.
 fn bits_of(codes: &Part, words: usize, inputs: usize, known: &[usize]) -> Found<u32> {
@@ -303,7 +305,8 @@ fn by_group(part: Part, shape: [usize; 2], order: Option<Vec<u32>>) -> Found<(Sc
     if !floats || columns != outputs || !(1..=inputs).contains(&groups) {
         return Err(part.does_not_fit(shape));
     }
-    let scales = Scales { part, by_group: true, outputs: 1, inputs: inputs.div_ceil(groups) };
+    let scales =
+        Scales { part, held: Held::ByGroup, outputs: 1, inputs: inputs.div_ceil(groups), times: 1.0 };
     let order = in_order(order, &scales, shape)?;
     Ok((scales, order))
 }
@@ -326,11 +329,11 @@ fn in_order(order: Option<Vec<u32>>, scales: &Scales, shape: [usize; 2]) -> Foun
 }
 
 impl Part {
-    fn expected(&self, what: &str) -> Trouble {
+    pub(super) fn expected(&self, what: &str) -> Trouble {
         format!("`{}` is {} {:?}, expected {what}", self.name, self.kind(), self.dims).into()
     }
 
-    fn does_not_fit(&self, [outputs, inputs]: [usize; 2]) -> Trouble {
+    pub(super) fn does_not_fit(&self, [outputs, inputs]: [usize; 2]) -> Trouble {
         let Part { name, dims, .. } = self;
         format!("`{name}` is {} {dims:?} of a matrix of {outputs} outputs by {inputs} inputs", self.kind())
             .into()
@@ -345,7 +348,11 @@ impl Part {
 
 impl Scales {
     /// Those beside a matrix: one for all, one for each output, for each group of its inputs, or for each block.
-    fn beside(part: Part, [outputs, inputs]: [usize; 2], block: Option<[usize; 2]>) -> Found<Scales> {
+    pub(super) fn beside(
+        part: Part,
+        [outputs, inputs]: [usize; 2],
+        block: Option<[usize; 2]>,
+    ) -> Found<Scales> {
         let [rows, columns] = part.matrix();
         let [outputs_each, inputs_each] = match (rows, columns, block) {
             (1, 1, _) => [outputs, inputs],
@@ -359,13 +366,18 @@ impl Scales {
         if outputs_each == 0 || inputs_each == 0 || !matches!(part.kind(), Kind::Float(_)) {
             return Err(part.does_not_fit([outputs, inputs]));
         }
-        Ok(Scales { part, by_group: false, outputs: outputs_each, inputs: inputs_each })
+        let held = Held::ByOutput;
+        Ok(Scales { part, held, outputs: outputs_each, inputs: inputs_each, times: 1.0 })
     }
 
     /// How many groups inputs have.
     pub(super) fn groups(&self, inputs: usize) -> usize {
         let [rows, columns] = self.part.matrix();
-        if self.by_group { rows } else { columns }.min(inputs)
+        match self.held {
+            Held::ByGroup => rows.min(inputs),
+            Held::ByOutput => columns.min(inputs),
+            Held::OneByOne { .. } => inputs / self.inputs,
+        }
     }
 }
 
@@ -390,7 +402,7 @@ impl Pieces {
         let blocks = groups.is_none() && scales.inputs.is_multiple_of(32) && inputs.is_multiple_of(32);
         let within = |half: i16| least >= -half && most < half;
         let stored = match codes {
-            Codes::Fp8(_) => Stored::F32,
+            Codes::Fp8(_) | Codes::Named { .. } => Stored::F32,
             _ if !blocks => Stored::F32,
             _ if within(8) => Stored::Q4_0,
             _ if within(16) => Stored::Q5_0,

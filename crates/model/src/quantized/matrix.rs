@@ -7,7 +7,8 @@
 //! -8 to 7        a multiple of 32 inputs     Q4_0: 4.5 bits a weight
 //! -16 to 15      the same                    Q5_0: 5.5
 //! -128 to 127    the same                    Q8_0: 8.5
-//! else: floats of 8 bits, groups in any order   F32, which the packer makes bf16
+//! else: floats of 8 bits, groups in any order,  F32, which the packer makes bf16
+//! codes that name numbers
 //! ```
 //!
 //! Scales of those blocks are f16, as those of GPTQ and AWQ are. Others are rounded to that: to 11 bits, where bf16 weights have 8, or
@@ -45,18 +46,47 @@ pub(super) enum Codes {
     Bytes(Part),
     /// Floats of 8 bits.
     Fp8(Part),
+    /// Two codes a byte, the first above, and the number that each is.
+    Named {
+        part: Part,
+        values: Box<[f32; 16]>,
+    },
 }
 
 /// Where scales are, and whose.
 #[derive(Clone, Debug)]
 pub(super) struct Scales {
     pub(super) part: Part,
-    /// Whether a row is of a group, and not of an output (or of several).
-    pub(super) by_group: bool,
+    pub(super) held: Held,
     /// How many outputs share one.
     pub(super) outputs: usize,
     /// How many inputs share one.
     pub(super) inputs: usize,
+    /// What each is multiplied by.
+    pub(super) times: f32,
+}
+
+/// What a row of scales is of.
+#[derive(Clone, Debug)]
+pub(super) enum Held {
+    /// An output, or several.
+    ByOutput,
+    /// A group of inputs.
+    ByGroup,
+    /// So many numbers one behind another, output by output. `inputs` is then what the blocks and the rows have in common.
+    OneByOne { block: usize, nested: Option<Nested> },
+}
+
+/// Scales that are codes, and have scales themselves.
+#[derive(Clone, Debug)]
+pub(super) struct Nested {
+    pub(super) part: Part,
+    /// How many share one.
+    pub(super) block: usize,
+    /// What each code is,
+    pub(super) values: Box<[f32; 256]>,
+    /// and what is added to it.
+    pub(super) offset: f32,
 }
 
 /// What a code is less.
@@ -90,14 +120,18 @@ impl Matrix {
     pub(crate) fn file(&self) -> usize {
         match &self.codes {
             Codes::Packed(packed) => packed.words.file(),
-            Codes::Bytes(part) | Codes::Fp8(part) => part.file(),
+            Codes::Bytes(part) | Codes::Fp8(part) | Codes::Named { part, .. } => part.file(),
         }
     }
 
     /// How many outputs are best read together.
     pub(crate) fn rows_at_once(&self) -> usize {
         let [least, most] = COLUMNS_AT_ONCE;
-        if self.scales.by_group { (CODES_BYTES / self.inputs).clamp(least, most) } else { 1 }
+        if matches!(self.scales.held, Held::ByGroup) {
+            (CODES_BYTES / self.inputs).clamp(least, most)
+        } else {
+            1
+        }
     }
 
     /// Some outputs, each a row of [`Matrix::stored`].
@@ -106,7 +140,7 @@ impl Matrix {
     /// If a file cannot be read, or says something that the configuration contradicts.
     pub(crate) fn read(&self, files: &[RegularFile], outputs: &Range<usize>, into: &mut [u8]) -> Result<()> {
         let groups = self.scales.groups(self.inputs);
-        let scales = self.scales.read(files, outputs)?;
+        let scales = self.scales.read(files, outputs, self.inputs)?;
         let row_bytes = into.len() / outputs.len();
         let codes = self.codes(files, outputs)?;
         let zeros = self.zeros(files, outputs, groups)?;
@@ -114,8 +148,13 @@ impl Matrix {
         let each = rows.zip(scales.chunks_exact(groups).zip(zeros.chunks_exact(groups)));
         let mut levels = vec![0; self.inputs];
         for (row, ((codes, into), (scales, zeros))) in each.enumerate() {
-            if let Codes::Fp8(_) = self.codes {
-                self.put_scaled(codes, |code| FP8[usize::from(*code)], scales, into);
+            let table: Option<&[f32]> = match &self.codes {
+                Codes::Fp8(_) => Some(&FP8),
+                Codes::Named { values, .. } => Some(&values[..]),
+                _ => None,
+            };
+            if let Some(table) = table {
+                self.put_scaled(codes, |code| table[usize::from(*code)], scales, into);
                 continue;
             }
             self.levels(codes, zeros, &mut levels);
@@ -150,6 +189,10 @@ impl Matrix {
         match &self.codes {
             Codes::Packed(packed) => packed.read(files, outputs, self.inputs),
             Codes::Bytes(part) | Codes::Fp8(part) => part.bytes(files, outputs.clone(), 0..self.inputs),
+            Codes::Named { part, .. } => {
+                let bytes = part.bytes(files, outputs.clone(), 0..self.inputs / 2)?;
+                Ok(bytes.iter().flat_map(|two| [two >> 4, two & 15]).collect())
+            }
         }
     }
 
@@ -195,17 +238,45 @@ impl Matrix {
 
 impl Scales {
     /// Those of some outputs: `[outputs, groups]`.
-    fn read(&self, files: &[RegularFile], outputs: &Range<usize>) -> Result<Vec<f32>> {
+    fn read(&self, files: &[RegularFile], outputs: &Range<usize>, inputs: usize) -> Result<Vec<f32>> {
         let [rows, columns] = self.part.matrix();
-        if self.by_group {
-            let by_group = self.part.floats(files, 0..rows, outputs.clone())?;
-            let of = |output| by_group.iter().skip(output).step_by(outputs.len()).copied();
-            return Ok((0..outputs.len()).flat_map(of).collect());
-        }
-        let held = outputs.start / self.outputs..outputs.end.div_ceil(self.outputs);
-        let numbers = self.part.floats(files, held.clone(), 0..columns)?;
-        let of = |output: usize| &numbers[(output / self.outputs - held.start) * columns..][..columns];
-        Ok(outputs.clone().flat_map(|output| of(output).iter().copied()).collect())
+        let scales: Vec<f32> = match &self.held {
+            Held::ByGroup => {
+                let by_group = self.part.floats(files, 0..rows, outputs.clone())?;
+                let of = |output| by_group.iter().skip(output).step_by(outputs.len()).copied();
+                (0..outputs.len()).flat_map(of).collect()
+            }
+            Held::ByOutput => {
+                let held = outputs.start / self.outputs..outputs.end.div_ceil(self.outputs);
+                let numbers = self.part.floats(files, held.clone(), 0..columns)?;
+                let of =
+                    |output: usize| &numbers[(output / self.outputs - held.start) * columns..][..columns];
+                outputs.clone().flat_map(|output| of(output).iter().copied()).collect()
+            }
+            Held::OneByOne { block, nested } => {
+                let numbers = outputs.start * inputs..outputs.end * inputs;
+                let held = numbers.start / block..numbers.end.div_ceil(*block);
+                let scales = match nested {
+                    None => self.part.floats(files, held.clone(), 0..1)?,
+                    Some(nested) => nested.read(&self.part, files, &held)?,
+                };
+                numbers.step_by(self.inputs).map(|at| scales[at / block - held.start]).collect()
+            }
+        };
+        Ok(scales.into_iter().map(|scale| scale * self.times).collect())
+    }
+}
+
+impl Nested {
+    /// What some of these codes are.
+    fn read(&self, codes: &Part, files: &[RegularFile], which: &Range<usize>) -> Result<Vec<f32>> {
+        let held = which.start / self.block..which.end.div_ceil(self.block);
+        let scales = self.part.floats(files, held.clone(), 0..1)?;
+        let codes = codes.bytes(files, which.clone(), 0..1)?;
+        let value = |(at, code): (usize, &u8)| {
+            self.values[usize::from(*code)] * scales[at / self.block - held.start] + self.offset
+        };
+        Ok(which.clone().zip(&codes).map(value).collect())
     }
 }
 

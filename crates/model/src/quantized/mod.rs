@@ -6,11 +6,13 @@
 //! compressed-tensors   P.weight_packed · P.weight_shape · P.weight_scale · P.weight_zero_point · P.weight_g_idx
 //!                      P.weight in whole numbers or floats of 8 bits · P.weight_scale · P.weight_zero_point
 //! FP8                  P.weight in floats of 8 bits · P.weight_scale_inv, or P.weight_scale
+//! bitsandbytes         as [`bitsandbytes`] says
 //! ```
 //!
 //! Each becomes `P.weight`, which is read as [`matrix`] says. What files tell of activations and of KV is for arithmetic of 8 bits:
 //! here both are as exact as in any other model.
 
+mod bitsandbytes;
 mod fold;
 mod matrix;
 mod packed;

@@ -35,6 +35,8 @@ pub(super) enum Kind {
     Longs,
     /// Whole numbers of 8 bits.
     Bytes,
+    /// The same without a sign: codes, or a text.
+    Octets,
     /// Floats of 8 bits, four of the exponent and three of the fraction: `e4m3`, which knows no infinity.
     Fp8,
 }
@@ -45,7 +47,7 @@ impl Kind {
             Kind::Float(stored) => stored.block_bytes(),
             Kind::Words => 4,
             Kind::Longs => 8,
-            Kind::Bytes | Kind::Fp8 => 1,
+            Kind::Bytes | Kind::Octets | Kind::Fp8 => 1,
         }
     }
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Kind {
             Kind::Words => f.write_str("I32"),
             Kind::Longs => f.write_str("I64"),
             Kind::Bytes => f.write_str("I8"),
+            Kind::Octets => f.write_str("U8"),
             Kind::Fp8 => f.write_str("F8_E4M3"),
         }
     }
@@ -72,6 +75,7 @@ impl Part {
                 "I32" | "U32" => Kind::Words,
                 "I64" => Kind::Longs,
                 "I8" => Kind::Bytes,
+                "U8" => Kind::Octets,
                 "F8_E4M3" => Kind::Fp8,
                 other => return Err(format!("`{}` is {other}, which is not read", announced.name)),
             },
@@ -87,6 +91,16 @@ impl Part {
 
     pub(super) fn file(&self) -> usize {
         self.file
+    }
+
+    /// How many numbers it has.
+    pub(super) fn count(&self) -> usize {
+        self.dims.iter().fold(1, |all: usize, side| all.saturating_mul(*side))
+    }
+
+    /// The same numbers, as many, as what they are.
+    pub(super) fn of_shape(self, dims: Vec<usize>) -> Part {
+        Part { dims, ..self }
     }
 
     /// Rows and columns; a vector is one number a row, a number alone a matrix of one.

@@ -5,7 +5,7 @@ use crate::json::Fields;
 
 /// What is read, for messages.
 const READ: &str = "GPTQ of 2, 3, 4 and 8 bits, AWQ of 4 (gemm), compressed-tensors of 2 to 8 (pack-quantized, int-quantized, \
-                    float-quantized, naive-quantized), FP8 (e4m3), F32, F16 and BF16 safetensors, and GGUF";
+                    float-quantized, naive-quantized), FP8 (e4m3), bitsandbytes of 4 and 8 bits, F32, F16 and BF16 safetensors, and GGUF";
 
 /// Of FP8, where a configuration says nothing of blocks: as in transformers.
 const FP8_BLOCK: [usize; 2] = [128, 128];
@@ -29,6 +29,8 @@ pub enum Scheme {
         /// Rows and columns that share a scale, where scales are of blocks.
         block: Option<[usize; 2]>,
     },
+    /// `weight` of codes, with `weight.absmax` and others beside it, or of whole numbers with `SCB`.
+    BitsAndBytes,
 }
 
 /// Quantisers that have had a file of their own.
@@ -74,11 +76,10 @@ impl Scheme {
             Some("compressed-tensors") => compressed(told),
             Some("fp8") => fp8(told),
             Some("fbgemm_fp8") => Ok(Scheme::Beside { block: None }),
+            Some("bitsandbytes") => bitsandbytes(told),
             Some("modelopt") if told.text("quant_algo")? == Some("FP8") => Ok(Scheme::Beside { block: None }),
             Some(other) => Err(unread(told.file, other)),
-            None if told.get("load_in_4bit").is_some() || told.get("load_in_8bit").is_some() => {
-                Err(unread(told.file, "bitsandbytes"))
-            }
+            None if told.first_set(&["load_in_4bit", "load_in_8bit"]).is_some() => bitsandbytes(told),
             None if told.get("group_size").is_some() && told.get("bits").is_some() => {
                 Err(unread(told.file, "mlx"))
             }
@@ -162,6 +163,13 @@ fn fp8(told: &Fields) -> Result<Scheme> {
     let said = block_of(told, "weight_block_size")?;
     let unsaid = !told.has_null("weight_block_size");
     Ok(Scheme::Beside { block: said.or(unsaid.then_some(FP8_BLOCK)) })
+}
+
+fn bitsandbytes(told: &Fields) -> Result<Scheme> {
+    match told.text("bnb_4bit_quant_storage")? {
+        None | Some("uint8") => Ok(Scheme::BitsAndBytes),
+        Some(other) => Err(unread(told.file, &format!("bitsandbytes, stored as {other}"))),
+    }
 }
 
 fn block_of(told: &Fields, name: &str) -> Result<Option<[usize; 2]>> {

@@ -9,7 +9,7 @@ use crate::stored::Stored;
 use crate::tensor::{LayerTensor, Tensor};
 use crate::testing::{safetensors, write};
 
-const ALL: [&str; 9] = [
+const ALL: [&str; 11] = [
     "gptq",
     "gptq-act-order",
     "gptq-bits",
@@ -19,6 +19,8 @@ const ALL: [&str; 9] = [
     "compressed-fp8",
     "fp8-blocks",
     "fp8-ministral3",
+    "bnb-4bit",
+    "bnb-8bit",
 ];
 
 fn golden(name: &str) -> PathBuf {
@@ -34,7 +36,7 @@ fn tensors(name: &str) -> Tensors {
         let mut bytes = vec![0; entry.bytes as usize];
         file.read_at(entry.offset, &mut bytes).expect("readable");
         let kind = entry.stored.map_or_else(|other| other, |stored| stored.to_string());
-        let known = ["F32", "F16", "BF16", "I32", "I64", "I8", "F8_E4M3"];
+        let known = ["F32", "F16", "BF16", "I32", "I64", "I8", "U8", "F8_E4M3"];
         let kind = known.into_iter().find(|known| *known == kind).expect("a type that is known");
         (entry.name, kind, entry.dims, bytes)
     };
@@ -81,6 +83,8 @@ fn whole_numbers_stay_packed_where_blocks_hold_them() {
     assert_eq!(stored("compressed-packed", [Q, O, Gate, Up, Down]), [Q4_0, Q8_0, Q5_0, Q5_0, Q4_0]);
     assert_eq!(stored("compressed-int8", [Q, K, O, Up, Down]), [Q8_0, Q8_0, Q8_0, F32, Q8_0]);
     assert_eq!(stored("fp8-blocks", [Q, K, O, Up, Down]), [F32; 5]);
+    assert_eq!(stored("bnb-4bit", [Q, K, O, Up, Down]), [F32; 5]);
+    assert_eq!(stored("bnb-8bit", [Q, K, O, Up, Down]), [Q8_0; 5]);
 }
 
 #[test]
@@ -116,6 +120,11 @@ fn what_a_matrix_lacks_is_named() {
         ("compressed-packed", "0.mlp.down_proj.weight_scale"),
         ("compressed-int8", "0.mlp.down_proj.weight_scale"),
         ("compressed-fp8", "0.mlp.down_proj.weight_scale"),
+        ("bnb-4bit", "0.mlp.down_proj.weight.absmax"),
+        ("bnb-4bit", "0.mlp.down_proj.weight.quant_map"),
+        ("bnb-4bit", "0.mlp.down_proj.weight.nested_absmax"),
+        ("bnb-4bit", "0.mlp.down_proj.weight.quant_state.bitsandbytes__nf4"),
+        ("bnb-8bit", "0.mlp.down_proj.SCB"),
     ] {
         check_refused(name, part, without, &format!("model.layers.{part}` is missing"));
     }
@@ -147,9 +156,84 @@ fn parts_that_do_not_fit_are_named() {
         "weight_zero_point` is",
     );
     check_refused("fp8-blocks", "0.mlp.down_proj.weight_scale_inv", turned, "down_proj.weight_scale_inv` is");
+    let halved = |all: &mut Tensors, at: usize| {
+        let (_, _, dims, bytes) = &mut all[at];
+        dims[0] /= 2;
+        bytes.truncate(bytes.len() / 2);
+    };
+    check_refused(
+        "bnb-4bit",
+        "0.mlp.down_proj.weight",
+        halved,
+        "down_proj.weight` is U8 [1536, 1] of a matrix",
+    );
+    check_refused("bnb-4bit", "0.mlp.down_proj.weight.absmax", halved, "down_proj.weight.absmax` is");
+    check_refused("bnb-4bit", "0.mlp.down_proj.weight.quant_map", halved, "expected 16 numbers");
+    check_refused("bnb-8bit", "0.mlp.down_proj.SCB", halved, "down_proj.SCB` is");
+    for (from, to, said) in [
+        ("[64, 96]", "[96, 64]", "down_proj.weight` is"),
+        ("[64, 96]", "[0, 96] ", "two sides"),
+        ("\"blocksize\": 64", "\"blocksize\": 0 ", "blocksize"),
+        ("\"blocksize\": 64", "\"blocksize\": 32", "down_proj.weight.absmax` is"),
+        ("nested_blocksize\": 256", "nested_blocksize\": 64 ", "nested_absmax` is"),
+        ("{", "[", "quant_state"),
+    ] {
+        check_refused(
+            "bnb-4bit",
+            "down_proj.weight.quant_state.bitsandbytes__nf4",
+            |all, at| say(all, at, from, to),
+            said,
+        );
+    }
     let far = |all: &mut Tensors, at: usize| all[at].3[..4].copy_from_slice(&99i32.to_le_bytes());
     check_refused("gptq-act-order", "0.mlp.up_proj.g_idx", far, "up_proj.scales` is");
     check_refused("compressed-packed", "0.mlp.down_proj.weight_shape", far, "down_proj.weight_packed` is");
+}
+
+/// Another word in a text.
+fn say(all: &mut Tensors, at: usize, from: &str, to: &str) {
+    let text = String::from_utf8(all[at].3.clone()).expect("a text");
+    assert!(text.contains(from) && from.len() == to.len(), "{text}");
+    all[at].3 = text.replace(from, to).into_bytes();
+}
+
+/// Of 96 scales that have scales themselves 64 have one, and the others another.
+#[test]
+fn scales_of_scales_are_of_so_many() {
+    let up = "layers.0.mlp.up_proj.weight";
+    let rows = |change: &dyn Fn(&mut Tensors)| {
+        let (mut all, folder) = (tensors("bnb-4bit"), tempfile::tempdir().expect("a folder"));
+        change(&mut all);
+        std::fs::copy(golden("bnb-4bit").join("config.json"), folder.path().join("config.json"))
+            .expect("copied");
+        write(folder.path(), "model.safetensors", safetensors(&all));
+        let checkpoint = Checkpoint::open(folder.path()).expect("a checkpoint");
+        let mut rows = vec![0; 96 * 64 * 4];
+        checkpoint.read_rows(Tensor::Layer(0, LayerTensor::Up), 0..96, &mut rows).expect("readable");
+        rows.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect::<Vec<_>>()
+    };
+    let place = |all: &Tensors, end: &str| {
+        let name = format!("model.{up}.{end}");
+        all.iter().position(|(found, ..)| *found == name).expect("such a tensor")
+    };
+    let plain = rows(&|_| {});
+    let by_another_name = rows(&|all| {
+        let at = place(all, "quant_state.bitsandbytes__nf4");
+        all[at].0 = all[at].0.replace("nf4", "fp4");
+    });
+    assert!(plain == by_another_name, "what codes are their table says");
+    let nothing = rows(&|all| {
+        let (state, scales) = (place(all, "quant_state.bitsandbytes__nf4"), place(all, "nested_absmax"));
+        say(all, state, "nested_blocksize\": 256", "nested_blocksize\": 64 ");
+        let one = all[scales].3.clone();
+        (all[scales].2, all[scales].3) = (vec![2], [one, vec![0; 4]].concat());
+    });
+    assert_eq!(plain[..64 * 64], nothing[..64 * 64]);
+    // What is left is what is added to all.
+    let offsets: Vec<f32> =
+        nothing[64 * 64..].chunks(64).map(|row| row.iter().fold(0.0, |a, x| f32::max(a, x.abs()))).collect();
+    assert!(offsets.iter().all(|offset| *offset > 0.0 && *offset == offsets[0]), "{offsets:?}");
+    assert_ne!(plain[64 * 64..], nothing[64 * 64..]);
 }
 
 #[test]
@@ -188,7 +272,7 @@ fn broken_parts_are_errors() {
                 why_not(name, &broken);
             }
             for other in
-                ["F32", "I32", "I8", "I64", "F8_E4M3", "BF16"].into_iter().filter(|other| other != kind)
+                ["F32", "I32", "I8", "U8", "I64", "F8_E4M3", "BF16"].into_iter().filter(|other| other != kind)
             {
                 let mut broken = sound.clone();
                 let width = match other {
