@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from compressed_tensors.compressors.base import BaseCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import load_file, save_file
 
@@ -140,6 +141,34 @@ class Compressed:
         return scale, (zero - 2 ** (args.num_bits - 1)).to(torch.int8)
 
 
+class Fp4:
+    """compressed-tensors' floats of 4 bits with scales of floats or powers of two, of 8 with powers; one matrix as ModelOpt names its parts."""
+    FORMATS = {"k_proj": ("mxfp4-pack-quantized", 4, 32), "v_proj": ("mxfp8-quantized", 8, 32)}
+
+    def __call__(self, leaf, value, generator):
+        format, bits, group = self.FORMATS.get(leaf, ("nvfp4-pack-quantized", 4, 16))
+        args = QuantizationArgs(num_bits=bits, type="float", symmetric=True, strategy="group" if group == 32 else "tensor_group", group_size=group)
+        scheme = QuantizationScheme(targets=["Linear"], weights=args, format=format)
+        compressor = BaseCompressor.get_value_from_registry(format)
+        most = value.unflatten(1, (-1, group)).abs().amax(-1) / (6 if bits == 4 else 448)
+        state = dict(weight=value)
+        if group == 32:
+            state["weight_scale"] = 2 ** most.log2().ceil()
+        else:
+            state["weight_global_scale"] = (448 / most.amax()).reshape(1)
+            state["weight_scale"] = (most * state["weight_global_scale"]).to(torch.float8_e4m3fn).float()
+        parts = compressor.compress(state, scheme)
+        parts.pop("weight_global_scale", None) if group == 32 else None
+        scale = state["weight_scale"] / state.get("weight_global_scale", torch.ones(1))
+        held = (unpack_fp4_from_uint8(parts["weight_packed"], *value.shape, torch.float32) if bits == 4 else parts["weight"].float())
+        exact = held * scale.repeat_interleave(group, 1)
+        assert (exact - value).abs().max() < 0.2 * value.abs().max()
+        if leaf == "o_proj":
+            parts = dict(weight=parts["weight_packed"], weight_scale=parts["weight_scale"], weight_scale_2=(1 / parts["weight_global_scale"]).reshape(()),
+                         input_scale=torch.tensor(0.5))
+        return parts, exact
+
+
 class Fp8:
     """As transformers' FP8 has them: a scale for each block, or one for all. The last blocks of a matrix may be cut."""
     def __init__(self, block=None):
@@ -233,6 +262,7 @@ QUANTIZED = (
     Quantized("compressed-int8", SMALL, Compressed("int-quantized", whole_numbers), told_compressed("int-quantized", **whole_numbers("")), seed=45),
     Quantized("compressed-fp8", SMALL, Compressed("float-quantized", floats, torch.float32), told_compressed("float-quantized", **floats("")), seed=46,
               more=scales_of_kv),
+    Quantized("compressed-fp4", SMALL, Fp4(), told_compressed("mixed-precision", num_bits=4, type="float", strategy="tensor_group", group_size=16), seed=82),
     Quantized("fp8-blocks", SMALL, Fp8((48, 32)), dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[48, 32]), seed=47),
     Quantized("bnb-4bit", SMALL, BitsAndBytes(tables), BNB | dict(load_in_4bit=True), seed=80),
     Quantized("bnb-8bit", SMALL, BitsAndBytes(lambda leaf: ("int8", None, None)), BNB | dict(load_in_8bit=True), seed=81),

@@ -58,7 +58,9 @@ fn of_modelopt(folder: &Path) -> Result<Option<Scheme>> {
     match &told["quantization"]["quant_algo"] {
         // Where a cache alone is quantised, weights are as they were.
         Value::Null => Ok(None),
-        algorithm if algorithm == "FP8" => Ok(Some(Scheme::Beside { block: None })),
+        Value::String(algorithm) if Scheme::is_of_modelopt(algorithm) => {
+            Ok(Some(Scheme::Beside { block: None }))
+        }
         _ => Err(quantized::unread(&path.display().to_string(), "modelopt")),
     }
 }

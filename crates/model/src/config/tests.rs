@@ -269,7 +269,9 @@ fn how_weights_are_quantised() {
     assert_eq!(scheme(json!({"quant_method": "fp8"})), beside(Some([128, 128])));
     assert_eq!(scheme(json!({"quant_method": "fp8", "weight_block_size": null})), beside(None));
     assert_eq!(scheme(json!({"quant_method": "fbgemm_fp8"})), beside(None));
-    assert_eq!(scheme(json!({"quant_method": "modelopt", "quant_algo": "FP8"})), beside(None));
+    for algorithm in ["FP8", "NVFP4"] {
+        assert_eq!(scheme(json!({"quant_method": "modelopt", "quant_algo": algorithm})), beside(None));
+    }
     let groups = json!({"a": {"weights": null}, "b": {"weights": {"block_structure": [32, 16]}}});
     let compressed =
         json!({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups});
@@ -303,17 +305,14 @@ fn quantised_otherwise_is_refused_by_name() {
     refused(inverse, "fp8 with weight_scale_semantics`");
     refused(json!({"quant_method": "awq", "version": "gemv"}), "awq in the format gemv`");
     refused(json!({"quant_method": "awq", "bits": 8}), "awq to 8 bits`");
-    refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}), "modelopt`");
+    refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}), "modelopt`");
     let compressed = |more: Value| {
         let mut told = json!({"quant_method": "compressed-tensors"});
         more.as_object().unwrap().iter().for_each(|(name, value)| told[name] = value.clone());
         told
     };
     let format = "compressed-tensors in the format";
-    refused(
-        compressed(json!({"format": "nvfp4-pack-quantized"})),
-        &format!("{format} nvfp4-pack-quantized`"),
-    );
+    refused(compressed(json!({"format": "mxfp6-packed"})), &format!("{format} mxfp6-packed`"));
     refused(compressed(json!({"sparsity_config": {"format": "sparse-24"}})), &format!("{format} sparse-24`"));
     let group = json!({"config_groups": {"a": {"format": "marlin-24"}}});
     refused(compressed(group), &format!("{format} marlin-24`"));
@@ -336,9 +335,12 @@ fn what_lies_beside_may_say_that_the_weights_are_not_all() {
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}}"#);
     assert!(super::read_config(folder.path()).is_ok());
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "FP8"}}"#);
-    let quantized = super::read_config(folder.path()).unwrap().quantized;
-    assert_eq!(quantized, Some(Scheme::Beside { block: None }));
-    write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "NVFP4"}}"#);
+    for algorithm in ["FP8", "NVFP4"] {
+        write("hf_quant_config.json", &format!(r#"{{"quantization": {{"quant_algo": "{algorithm}"}}}}"#));
+        let quantized = super::read_config(folder.path()).unwrap().quantized;
+        assert_eq!(quantized, Some(Scheme::Beside { block: None }));
+    }
+    write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "W4A8_AWQ"}}"#);
     assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
     write("hf_quant_config.json", "{}");
     write("quant_config.json", r#"{"w_bit": 4, "q_group_size": 128, "zero_point": true, "version": "GEMM"}"#);

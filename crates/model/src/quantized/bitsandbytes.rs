@@ -83,7 +83,8 @@ impl Parts<'_> {
             inputs: common(inputs, block),
             times: 1.0,
         };
-        let codes = Codes::Named { part: codes.of_shape(vec![outputs, inputs / 2]), values };
+        let codes =
+            Codes::Named { part: codes.of_shape(vec![outputs, inputs / 2]), values, is_low_first: false };
         Ok(Pieces { codes, scales, zeros: Zeros::All(0), groups: None, shape, levels: [0, 0] })
     }
 

@@ -128,6 +128,7 @@ impl Parts<'_> {
         let pieces = match scheme {
             Scheme::Gptq { bits, symmetric, zeros_from } => self.gptq(codes, bits, symmetric, zeros_from)?,
             Scheme::Awq => self.awq(codes)?,
+            Scheme::Beside { .. } if codes.kind() == Kind::Octets => self.fp4(codes)?,
             Scheme::Beside { .. } if leaf == "weight_packed" => self.packed(codes)?,
             Scheme::Beside { block } => self.bytes(codes, block)?,
             Scheme::BitsAndBytes => self.bitsandbytes(codes)?,
@@ -363,7 +364,8 @@ impl Scales {
             _ if rows == outputs && columns > 0 && inputs.is_multiple_of(columns) => [1, inputs / columns],
             _ => [0, 0],
         };
-        if outputs_each == 0 || inputs_each == 0 || !matches!(part.kind(), Kind::Float(_)) {
+        let floats = matches!(part.kind(), Kind::Float(_) | Kind::Fp8 | Kind::Octets);
+        if outputs_each == 0 || inputs_each == 0 || !floats {
             return Err(part.does_not_fit([outputs, inputs]));
         }
         let held = Held::ByOutput;

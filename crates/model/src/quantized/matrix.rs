@@ -19,7 +19,7 @@ use std::ops::Range;
 use half::f16;
 
 use super::packed::Packed;
-use super::part::Part;
+use super::part::{self, Part};
 use crate::error::{Error, Result};
 use crate::file::RegularFile;
 use crate::stored::Stored;
@@ -46,10 +46,11 @@ pub(super) enum Codes {
     Bytes(Part),
     /// Floats of 8 bits.
     Fp8(Part),
-    /// Two codes a byte, the first above, and the number that each is.
+    /// Two codes a byte, and the number that each is.
     Named {
         part: Part,
         values: Box<[f32; 16]>,
+        is_low_first: bool,
     },
 }
 
@@ -149,7 +150,7 @@ impl Matrix {
         let mut levels = vec![0; self.inputs];
         for (row, ((codes, into), (scales, zeros))) in each.enumerate() {
             let table: Option<&[f32]> = match &self.codes {
-                Codes::Fp8(_) => Some(&FP8),
+                Codes::Fp8(_) => Some(&part::FP8),
                 Codes::Named { values, .. } => Some(&values[..]),
                 _ => None,
             };
@@ -189,9 +190,11 @@ impl Matrix {
         match &self.codes {
             Codes::Packed(packed) => packed.read(files, outputs, self.inputs),
             Codes::Bytes(part) | Codes::Fp8(part) => part.bytes(files, outputs.clone(), 0..self.inputs),
-            Codes::Named { part, .. } => {
+            Codes::Named { part, is_low_first, .. } => {
                 let bytes = part.bytes(files, outputs.clone(), 0..self.inputs / 2)?;
-                Ok(bytes.iter().flat_map(|two| [two >> 4, two & 15]).collect())
+                let turn = if *is_low_first { 4 } else { 0 };
+                let both = bytes.iter().map(|two| two.rotate_left(turn));
+                Ok(both.flat_map(|two| [two >> 4, two & 15]).collect())
             }
         }
     }
@@ -280,22 +283,6 @@ impl Nested {
     }
 }
 
-/// The values of floats of 8 bits: a sign, four bits of the exponent, three of the fraction.
-const FP8: [f32; 256] = {
-    let (mut values, mut code) = ([0.0; 256], 0);
-    while code < 256 {
-        let (sign, exponent, fraction) = ((code as u32 >> 7) << 31, code as u32 >> 3 & 15, code as u32 & 7);
-        values[code] = match (exponent, fraction) {
-            (15, 7) => f32::NAN,
-            // Multiples of 2^-9: 8 of them less than the least of the others.
-            (0, _) => f32::from_bits(sign | 121 << 23 | fraction << 20) - f32::from_bits(sign | 121 << 23),
-            _ => f32::from_bits(sign | (exponent + 120) << 23 | fraction << 20),
-        };
-        code += 1;
-    }
-    values
-};
-
 /// Writes a block as GGUF has it; none where a level is beyond its codes.
 fn put_block(stored: Stored, scale: f32, levels: &[i16; 32], block: &mut [u8]) -> Option<()> {
     let half = match stored {
@@ -328,14 +315,6 @@ mod tests {
     use kernels::linear::quant::{Narrow, dequantize_row};
 
     use super::*;
-
-    #[test]
-    fn floats_of_eight_bits() {
-        let values = [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7e, 0xb8, 0x81].map(|code: usize| FP8[code]);
-        let wanted = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.125, 448.0, -1.0, -1.0 / 512.0];
-        assert_eq!(values, wanted);
-        assert!(FP8[0x7f].is_nan() && FP8[0xff].is_nan());
-    }
 
     #[test]
     fn blocks_are_those_of_gguf() {

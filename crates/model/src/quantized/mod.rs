@@ -6,6 +6,7 @@
 //! compressed-tensors   P.weight_packed · P.weight_shape · P.weight_scale · P.weight_zero_point · P.weight_g_idx
 //!                      P.weight in whole numbers or floats of 8 bits · P.weight_scale · P.weight_zero_point
 //! FP8                  P.weight in floats of 8 bits · P.weight_scale_inv, or P.weight_scale
+//! NVFP4, MXFP4         as [`fp4`] says
 //! bitsandbytes         as [`bitsandbytes`] says
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 mod bitsandbytes;
 mod fold;
+mod fp4;
 mod matrix;
 mod packed;
 mod part;

@@ -35,7 +35,7 @@ pub(super) enum Kind {
     Longs,
     /// Whole numbers of 8 bits.
     Bytes,
-    /// The same without a sign: codes, or a text.
+    /// The same without a sign: codes, a text, or as scales exponents of two, from -127.
     Octets,
     /// Floats of 8 bits, four of the exponent and three of the fraction: `e4m3`, which knows no infinity.
     Fp8,
@@ -75,7 +75,7 @@ impl Part {
                 "I32" | "U32" => Kind::Words,
                 "I64" => Kind::Longs,
                 "I8" => Kind::Bytes,
-                "U8" => Kind::Octets,
+                "U8" | "F8_E8M0" => Kind::Octets,
                 "F8_E4M3" => Kind::Fp8,
                 other => return Err(format!("`{}` is {other}, which is not read", announced.name)),
             },
@@ -172,6 +172,8 @@ impl Part {
             Kind::Float(Stored::Bf16) => {
                 bytes.as_chunks().0.iter().map(|two| bf16::from_le_bytes(*two).to_f32()).collect()
             }
+            Kind::Fp8 => bytes.iter().map(|code| FP8[usize::from(*code)]).collect(),
+            Kind::Octets => bytes.iter().map(|code| power(*code)).collect(),
             _ => bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
         };
         if numbers.iter().all(|number| number.is_finite()) {
@@ -194,5 +196,51 @@ impl Part {
             Kind::Longs => bytes.as_chunks().0.iter().map(|eight| i64::from_le_bytes(*eight)).collect(),
             _ => bytes.as_chunks().0.iter().map(|four| i64::from(i32::from_le_bytes(*four))).collect(),
         })
+    }
+}
+
+/// The values of floats of 8 bits: a sign, four bits of the exponent, three of the fraction.
+pub(super) const FP8: [f32; 256] = {
+    let (mut values, mut code) = ([0.0; 256], 0);
+    while code < 256 {
+        let (sign, exponent, fraction) = ((code as u32 >> 7) << 31, code as u32 >> 3 & 15, code as u32 & 7);
+        values[code] = match (exponent, fraction) {
+            (15, 7) => f32::NAN,
+            // Multiples of 2^-9: 8 of them less than the least of the others.
+            (0, _) => f32::from_bits(sign | 121 << 23 | fraction << 20) - f32::from_bits(sign | 121 << 23),
+            _ => f32::from_bits(sign | (exponent + 120) << 23 | fraction << 20),
+        };
+        code += 1;
+    }
+    values
+};
+
+/// Two to the power of a code less 127; the last is no number.
+fn power(code: u8) -> f32 {
+    match code {
+        // Less than the least with a full fraction.
+        0 => f32::from_bits(1 << 22),
+        u8::MAX => f32::NAN,
+        _ => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_of_eight_bits() {
+        let values = [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7e, 0xb8, 0x81].map(|code: usize| FP8[code]);
+        let wanted = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.125, 448.0, -1.0, -1.0 / 512.0];
+        assert_eq!(values, wanted);
+        assert!(FP8[0x7f].is_nan() && FP8[0xff].is_nan());
+    }
+
+    #[test]
+    fn powers_of_two() {
+        let values = [0, 1, 126, 127, 130, 254].map(power);
+        assert_eq!(values, [-127, -126, -1, 0, 3, 127].map(|exponent| 2f32.powi(exponent)));
+        assert!(power(255).is_nan());
     }
 }

@@ -5,7 +5,7 @@ use crate::json::Fields;
 
 /// What is read, for messages.
 const READ: &str = "GPTQ of 2, 3, 4 and 8 bits, AWQ of 4 (gemm), compressed-tensors of 2 to 8 (pack-quantized, int-quantized, \
-                    float-quantized, naive-quantized), FP8 (e4m3), bitsandbytes of 4 and 8 bits, F32, F16 and BF16 safetensors, and GGUF";
+                    float-quantized, naive-quantized), FP8 (e4m3), MXFP8, NVFP4, MXFP4, bitsandbytes of 4 and 8 bits, F32, F16 and BF16 safetensors, and GGUF";
 
 /// Of FP8, where a configuration says nothing of blocks: as in transformers.
 const FP8_BLOCK: [usize; 2] = [128, 128];
@@ -61,6 +61,11 @@ impl Scheme {
         }
     }
 
+    /// Whether ModelOpt's algorithm of this name is read.
+    pub(crate) fn is_of_modelopt(algorithm: &str) -> bool {
+        ["FP8", "NVFP4"].contains(&algorithm)
+    }
+
     /// What the files say that quantisers wrote before there was a field for it.
     pub(crate) fn of_own_file(told: &Fields, method: Method) -> Result<Scheme> {
         match method {
@@ -77,7 +82,9 @@ impl Scheme {
             Some("fp8") => fp8(told),
             Some("fbgemm_fp8") => Ok(Scheme::Beside { block: None }),
             Some("bitsandbytes") => bitsandbytes(told),
-            Some("modelopt") if told.text("quant_algo")? == Some("FP8") => Ok(Scheme::Beside { block: None }),
+            Some("modelopt") if told.text("quant_algo")?.is_some_and(Scheme::is_of_modelopt) => {
+                Ok(Scheme::Beside { block: None })
+            }
             Some(other) => Err(unread(told.file, other)),
             None if told.first_set(&["load_in_4bit", "load_in_8bit"]).is_some() => bitsandbytes(told),
             None if told.get("group_size").is_some() && told.get("bits").is_some() => {
@@ -127,8 +134,17 @@ fn awq(told: &Fields) -> Result<Scheme> {
 }
 
 fn compressed(told: &Fields) -> Result<Scheme> {
-    let formats =
-        ["dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision"];
+    let formats = [
+        "dense",
+        "pack-quantized",
+        "int-quantized",
+        "float-quantized",
+        "naive-quantized",
+        "nvfp4-pack-quantized",
+        "mxfp4-pack-quantized",
+        "mxfp8-quantized",
+        "mixed-precision",
+    ];
     let known = |format: Option<&str>| match format.filter(|format| !formats.contains(format)) {
         Some(other) => Err(unread(told.file, &format!("compressed-tensors in the format {other}"))),
         None => Ok(()),

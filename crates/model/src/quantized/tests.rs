@@ -9,7 +9,7 @@ use crate::stored::Stored;
 use crate::tensor::{LayerTensor, Tensor};
 use crate::testing::{safetensors, write};
 
-const ALL: [&str; 11] = [
+const ALL: [&str; 12] = [
     "gptq",
     "gptq-act-order",
     "gptq-bits",
@@ -17,6 +17,7 @@ const ALL: [&str; 11] = [
     "compressed-packed",
     "compressed-int8",
     "compressed-fp8",
+    "compressed-fp4",
     "fp8-blocks",
     "fp8-ministral3",
     "bnb-4bit",
@@ -83,6 +84,7 @@ fn whole_numbers_stay_packed_where_blocks_hold_them() {
     assert_eq!(stored("compressed-packed", [Q, O, Gate, Up, Down]), [Q4_0, Q8_0, Q5_0, Q5_0, Q4_0]);
     assert_eq!(stored("compressed-int8", [Q, K, O, Up, Down]), [Q8_0, Q8_0, Q8_0, F32, Q8_0]);
     assert_eq!(stored("fp8-blocks", [Q, K, O, Up, Down]), [F32; 5]);
+    assert_eq!(stored("compressed-fp4", [Q, K, V, Up, Down]), [F32; 5]);
     assert_eq!(stored("bnb-4bit", [Q, K, O, Up, Down]), [F32; 5]);
     assert_eq!(stored("bnb-8bit", [Q, K, O, Up, Down]), [Q8_0; 5]);
 }
@@ -120,6 +122,8 @@ fn what_a_matrix_lacks_is_named() {
         ("compressed-packed", "0.mlp.down_proj.weight_scale"),
         ("compressed-int8", "0.mlp.down_proj.weight_scale"),
         ("compressed-fp8", "0.mlp.down_proj.weight_scale"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_scale"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_global_scale"),
         ("bnb-4bit", "0.mlp.down_proj.weight.absmax"),
         ("bnb-4bit", "0.mlp.down_proj.weight.quant_map"),
         ("bnb-4bit", "0.mlp.down_proj.weight.nested_absmax"),
@@ -161,6 +165,20 @@ fn parts_that_do_not_fit_are_named() {
         dims[0] /= 2;
         bytes.truncate(bytes.len() / 2);
     };
+    check_refused("compressed-fp4", "0.mlp.down_proj.weight_packed", halved, "down_proj.weight_scale` is");
+    check_refused("compressed-fp4", "0.mlp.down_proj.weight_scale", turned, "down_proj.weight_scale` is");
+    let doubled = |all: &mut Tensors, at: usize| {
+        let (name, kind, dims, bytes) = all[at].clone();
+        all.push((name.replace("weight_global_scale", "weight_scale_2"), kind, dims, bytes));
+    };
+    check_refused(
+        "compressed-fp4",
+        "0.mlp.down_proj.weight_global_scale",
+        doubled,
+        "no weight_scale_2 beside it",
+    );
+    let nothing = |all: &mut Tensors, at: usize| all[at].3.fill(0);
+    check_refused("compressed-fp4", "0.mlp.down_proj.weight_global_scale", nothing, "a number above 0");
     check_refused(
         "bnb-4bit",
         "0.mlp.down_proj.weight",
