@@ -69,6 +69,7 @@ TWINS = (
     Twin("gguf-glm4", Q.BF16, edit(GLM4, vocab_size=304), seed=33, exact=True, without=(dict(partial_rotary_factor=1.0),)),
     Twin("gguf-ernie4_5", Q.BF16, edit(ERNIE45, vocab_size=304), seed=34, exact=True, without=(dict(rope_theta=10000.0),)),
     Twin("gguf-command-r", Q.BF16, edit(COHERE, vocab_size=304), seed=45, exact=True, without=(dict(logit_scale=1.0),)),
+    Twin("gguf-command-r-plus", Q.BF16, edit(COHERE, vocab_size=304, use_qk_norm=True), seed=49, exact=True, without=(dict(use_qk_norm=False),)),
     Twin("gguf-cohere2", Q.BF16, edit(COHERE2, vocab_size=304), seed=38, exact=True, without=(dict(sliding_window=512),)),
     Twin("gguf-phi2", Q.BF16, edit(PHI, vocab_size=304), seed=39, exact=True, without=(dict(partial_rotary_factor=1.0),)),
     Twin("gguf-gptneox", Q.BF16, edit(NEOX, vocab_size=304, torch_dtype="bfloat16"), seed=40, exact=True,

@@ -228,6 +228,7 @@ CHECKPOINTS = (
     Variant("glm4", GLM4, seed=33, without=(dict(partial_rotary_factor=1.0),)),
     Variant("ernie4_5", ERNIE45, seed=34, without=(dict(rope_theta=10000.0),)),
     Variant("cohere", COHERE, seed=45, without=(dict(logit_scale=1.0),)),
+    Variant("cohere-plus", COHERE | dict(use_qk_norm=True), seed=48, without=(dict(use_qk_norm=False),)),
     Variant("cohere2", COHERE2, seed=38, without=(dict(sliding_window=512), dict(sliding_window_pattern=2))),
     Variant("phi", PHI, seed=39, without=(dict(partial_rotary_factor=1.0),)),
     Variant("gpt-neox", NEOX, seed=40, dtype="float16", names={"lm_head.weight": "embed_out.weight"},

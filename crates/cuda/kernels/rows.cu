@@ -50,10 +50,11 @@ __device__ __forceinline__ float4 four_of(const float* row, u32 i, u32 cols, boo
 }
 
 // As many threads for each number of rows: a row's sums do not depend on the others. `out` may be `x`: each thread writes what it
-// alone reads, after the sums.
+// alone reads, after the sums. Of a row in parts each has a block, and scales, of its own.
 KERNEL(norm_rows, NormArgs, 512) {
   __shared__ float partial[16];
-  u64 first = (u64)blockIdx.x * a.stride;
+  u64 first = (u64)blockIdx.x * a.stride + (u64)blockIdx.y * a.cols;
+  const float* weights = a.weight ? a.weight + (u64)blockIdx.y * a.cols : nullptr;
   const float* x = a.x + first;
   bool words = (a.cols | a.stride) % 4 == 0 && (u64)a.x % 16 == 0;
   u32 begin = 4 * threadIdx.x, step = 4 * blockDim.x;
@@ -78,7 +79,7 @@ KERNEL(norm_rows, NormArgs, 512) {
 #pragma unroll 4
   for (u32 i = begin; i < a.cols; i += step) {
     float4 v = four_of(x, i, a.cols, words, 0.0f);
-    float4 weight = a.weight ? four_of(a.weight, i, a.cols, words, 0.0f) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    float4 weight = weights ? four_of(weights, i, a.cols, words, 0.0f) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
     float4 bias = a.bias ? four_of(a.bias, i, a.cols, words, 0.0f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float y[4] = {(v.x - mean) * scale * weight.x + bias.x, (v.y - mean) * scale * weight.y + bias.y,
                   (v.z - mean) * scale * weight.z + bias.z, (v.w - mean) * scale * weight.w + bias.w};

@@ -372,8 +372,8 @@ impl<D: Driver> Device for GpuDevice<D> {
         self.put_norm(x, norm, To::Sum, out);
     }
 
-    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
-        self.put_norm_columns(x, first, norm);
+    fn norm_columns(&self, x: Rows, first: usize, parts: usize, norm: &NormWeights) {
+        self.put_norm_columns(x, first, parts, norm);
     }
 
     fn cap(&self, x: Rows, cap: f32) {

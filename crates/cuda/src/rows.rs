@@ -39,27 +39,28 @@ impl<D: Driver> GpuDevice<D> {
     pub(crate) fn put_norm(&self, x: Rows, norm: &NormWeights, to: To, out: Rows) {
         assert_disjoint(&[&out.buf], &[&x.buf]);
         assert_eq!((x.rows, x.cols), (out.rows, out.cols), "norm: rows in and out differ");
-        self.norm_rows((self.floats(x), self.rows(out)), (x.rows, x.cols, x.cols), norm, to);
+        self.norm_rows((self.floats(x), self.rows(out)), ([x.rows, 1], x.cols, x.cols), norm, to);
     }
 
-    /// A norm of some columns of rows, as many as it has scales, in place.
-    pub(crate) fn put_norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
+    /// A norm of some columns of rows, as many as it has scales, in parts, each by itself, in place.
+    pub(crate) fn put_norm_columns(&self, x: Rows, first: usize, parts: usize, norm: &NormWeights) {
         let width = norm.weight.map_or(0, |weight| weight.bytes() / size_of::<f32>());
         assert!(
             width > 0 && first + width <= x.cols,
             "norm: columns {first}.. of {}, {width} scales",
             x.cols
         );
+        assert!(parts > 0 && width.is_multiple_of(parts), "norm: {width} scales of {parts} parts");
         assert!(norm.bias.is_none(), "norm: columns have no shift");
         let at = self.floats(x) + (first * size_of::<f32>()) as u64;
-        self.norm_rows((at, at), (x.rows, width, x.cols), norm, To::Floats);
+        self.norm_rows((at, at), ([x.rows, parts], width / parts, x.cols), norm, To::Floats);
     }
 
-    /// Rows of so many columns, which begin so far apart.
+    /// Rows of parts of so many columns, which begin so far apart.
     fn norm_rows(
         &self,
         (x, out): (u64, u64),
-        (rows, cols, stride): (usize, usize, usize),
+        (grid, cols, stride): ([usize; 2], usize, usize),
         norm: &NormWeights,
         to: To,
     ) {
@@ -75,6 +76,6 @@ impl<D: Driver> GpuDevice<D> {
             to: to as u32,
             unused: 0,
         };
-        self.launch(Module::Rows, "norm_rows", [rows, 1], 512, &args);
+        self.launch(Module::Rows, "norm_rows", grid, 512, &args);
     }
 }

@@ -277,9 +277,9 @@ impl Device for CpuDevice {
         elementwise::add_norm(&self.team, self.isa, self.f32s(x), x.cols, norm, out);
     }
 
-    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
+    fn norm_columns(&self, x: Rows, first: usize, parts: usize, norm: &NormWeights) {
         let (norm, values) = (self.norm_of(norm), self.f32s_mut(x));
-        elementwise::norm_columns(&self.team, self.isa, values, x.cols, first, norm);
+        elementwise::norm_columns(&self.team, self.isa, values, x.cols, (first, parts), norm);
     }
 
     fn cap(&self, x: Rows, cap: f32) {

@@ -338,8 +338,9 @@ pub trait Device: Send + Sync {
     /// Norms each row of `x: [rows, cols] f32` and adds it to `out`, which has f32 too.
     fn add_norm(&self, x: Rows, norm: &NormWeights, out: Rows);
 
-    /// Norms columns `first..` of each row of `x: [rows, cols] f32` in place, as many as the norm has scales.
-    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights);
+    /// Norms columns `first..` of each row of `x: [rows, cols] f32` in place, as many as the norm has scales, in so many parts as
+    /// wide as each other, each by itself.
+    fn norm_columns(&self, x: Rows, first: usize, parts: usize, norm: &NormWeights);
 
     /// `x = cap * tanh(x / cap)` for each number of `x: [rows, cols] f32`.
     fn cap(&self, x: Rows, cap: f32);

@@ -154,9 +154,10 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         Family::Gemma3 => &caps,
         _ => &[caps[0], caps[1], "query_pre_attn_scalar"],
     };
-    // Layer norms of queries and keys, of Command R+ and StableLM 2 12B.
+    // Layer norms of queries and keys, with a shift (Phi), or in tensors of each head (StableLM 2 12B).
     let head_norms: &[_] = match family {
-        Family::Cohere | Family::Phi | Family::StableLm => &["use_qk_norm", "qk_layernorm"],
+        Family::Phi | Family::StableLm => &["qk_layernorm"],
+        Family::Cohere2 => &["use_qk_norm"],
         _ => &[],
     };
     match fields.first_set(&[&others, of_gemma, head_norms].concat()) {

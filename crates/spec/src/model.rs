@@ -149,7 +149,7 @@ impl NormPlacement {
     }
 }
 
-/// What of queries and keys an RMS norm is taken of.
+/// What of queries and keys a norm is taken of: an RMS norm, but where it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum QkNorm {
     /// They are not normed.
@@ -158,6 +158,8 @@ pub enum QkNorm {
     Heads,
     /// All heads of a token as one row (OLMo 2).
     Rows,
+    /// Each head by itself, with scales of its own: a layer norm (Command R+).
+    OwnHeads,
 }
 
 /// Non-linearities.
@@ -355,8 +357,13 @@ impl ModelSpec {
         match self.qk_norm {
             QkNorm::None => None,
             QkNorm::Heads => Some([self.head_dim; 2]),
-            QkNorm::Rows => Some([self.q_rows(), self.kv_rows()]),
+            QkNorm::Rows | QkNorm::OwnHeads => Some([self.q_rows(), self.kv_rows()]),
         }
+    }
+
+    /// How many parts of all queries and of all keys of a token are normed by themselves, each with scales of its own.
+    pub fn qk_norm_parts(&self) -> [usize; 2] {
+        if self.qk_norm == QkNorm::OwnHeads { [self.heads, self.kv_heads] } else { [1, 1] }
     }
 
     /// Norms and biases of a layer.

@@ -216,6 +216,7 @@ fn steps_that_are_run_as_graphs_change_no_token() {
 #[test]
 fn models_of_every_sort_go_on_as_transformers_does() {
     for model in [
+        "cohere-plus",
         "cohere2",
         "exaone4",
         "gemma2",

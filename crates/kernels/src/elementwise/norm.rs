@@ -34,12 +34,26 @@ pub fn add_norm(team: &Team, isa: Isa, x: &[f32], cols: usize, norm: Norm<'_>, o
     put(team, isa, x, cols, (norm, Put::Added), out);
 }
 
-/// Norms columns `first..` of each row in place, as many as there are scales; no shift. `x: [rows, cols] f32`.
-pub fn norm_columns(team: &Team, isa: Isa, x: &mut [f32], cols: usize, first: usize, norm: Norm<'_>) {
-    let width = norm.weight.map_or(0, <[f32]>::len);
+/// Norms columns `first..` of each row in place, as many as there are scales, in so many parts, each by itself; no shift.
+/// `x: [rows, cols] f32`.
+pub fn norm_columns(
+    team: &Team,
+    isa: Isa,
+    x: &mut [f32],
+    cols: usize,
+    (first, parts): (usize, usize),
+    norm: Norm<'_>,
+) {
+    let scales = norm.weight.unwrap_or_default();
+    let width = scales.len();
     assert!(width > 0 && first + width <= cols, "norm: columns {first}.. of {cols}, {width} scales");
+    assert!(parts > 0 && width.is_multiple_of(parts), "norm: {width} scales of {parts} parts");
     assert!(norm.bias.is_none(), "norm: columns have no shift");
-    super::rows::for_rows(team, x, cols, |_, row| columns(isa, &mut row[first..first + width], &norm));
+    let each = width / parts;
+    super::rows::for_rows(team, x, cols, |_, row| {
+        let heads = row[first..first + width].chunks_exact_mut(each).zip(scales.chunks_exact(each));
+        heads.for_each(|(head, own)| columns(isa, head, &Norm { weight: Some(own), ..norm }));
+    });
 }
 
 fn columns(isa: Isa, x: &mut [f32], norm: &Norm<'_>) {

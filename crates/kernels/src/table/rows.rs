@@ -26,12 +26,13 @@ enum To {
 
 const TOS: [To; 3] = [To::F32, To::Bf16, To::Sum];
 
-/// A norm of some columns of rows, in place.
+/// A norm of some columns of rows, in so many parts, in place.
 struct Columns {
     rows: usize,
     cols: usize,
     first: usize,
     width: usize,
+    parts: usize,
 }
 
 /// Numbers of rows that come no further from zero than a cap, in place.
@@ -58,7 +59,11 @@ pub(super) fn conformance() -> Vec<Case> {
     }
     for (rows, cols, first, width) in [(1, 96, 0, 64), (3, 96, 64, 16), (65, 1152, 576, 288), (2, 37, 5, 31)]
     {
-        cases.push(Columns { rows, cols, first, width }.case());
+        cases.push(Columns { rows, cols, first, width, parts: 1 }.case());
+    }
+    for (rows, cols, first, width, parts) in [(3, 96, 16, 64, 4), (2, 1664, 128, 1536, 12), (1, 37, 5, 30, 2)]
+    {
+        cases.push(Columns { rows, cols, first, width, parts }.case());
     }
     cases
 }
@@ -70,7 +75,9 @@ pub(super) fn random(draw: &mut Draw) -> Case {
         0 => Gather { rows, cols }.case(),
         1 => {
             let first = draw.within(0, cols - 1);
-            Columns { rows, cols, first, width: draw.within(1, cols - first) }.case()
+            let parts = draw.within(1, 8.min(cols - first));
+            let width = parts * draw.within(1, (cols - first) / parts);
+            Columns { rows, cols, first, width, parts }.case()
         }
         kind => {
             let kind = if kind == 2 { NormKind::Rms } else { NormKind::Layer };
@@ -108,8 +115,8 @@ impl NormCase {
 
 impl Columns {
     fn case(self) -> Case {
-        let Columns { rows, cols, first, width } = self;
-        case(format!("norm_columns/{rows}x{cols}/{first}+{width}"), rows * cols, self)
+        let Columns { rows, cols, first, width, parts } = self;
+        case(format!("norm_columns/{rows}x{cols}/{first}+{width}/{parts}"), rows * cols, self)
     }
 }
 
@@ -148,11 +155,13 @@ impl Kernel for Columns {
         let from = matrix(device, self.rows, self.cols, Dtype::F32, 1)?;
         let x = Rows { buf: device.take(from.buf.bytes())?, ..from };
         let weight = Some(vector(device, self.width, 2)?);
-        let norm = NormWeights { kind: NormKind::Rms, eps: 1e-5, weight, bias: None };
-        let first = self.first;
+        // A row's are RMS norms, those of parts layer norms.
+        let kind = if self.parts == 1 { NormKind::Rms } else { NormKind::Layer };
+        let norm = NormWeights { kind, eps: 1e-5, weight, bias: None };
+        let Columns { first, parts, .. } = *self;
         let run = move |device: &dyn Device| {
             device.convert(from, x);
-            device.norm_columns(x, first, &norm);
+            device.norm_columns(x, first, parts, &norm);
         };
         Ok(Bound { run: Box::new(run), results: vec![Found::Rows(x)] })
     }

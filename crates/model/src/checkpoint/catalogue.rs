@@ -51,7 +51,7 @@ impl Catalogue<'_> {
         for (tensor, shape) in Tensor::all(self.spec) {
             let found = self.find(tensor, shape, bare, announced).and_then(|(found, whole, before)| {
                 used.insert(&found.name);
-                let (info, before) = part(info(found, whole)?, shape, before);
+                let (info, before) = part(info(found, &self.dims(tensor, found), whole)?, shape, before);
                 Ok((info, self.place(tensor, found, before)))
             });
             match found {
@@ -147,14 +147,25 @@ impl Catalogue<'_> {
             || self.naming.is_mask(name)
     }
 
+    /// The dimensions of what a file announces; of scales that each head has of its own, as if they were in a row.
+    fn dims(&self, tensor: Tensor, found: &Announced) -> Vec<u64> {
+        let scales = matches!(tensor, Tensor::Layer(_, LayerTensor::QNorm | LayerTensor::KNorm));
+        match found.dims[..] {
+            [heads, of_head] if scales && of_head == self.spec.head_dim as u64 => {
+                vec![heads.saturating_mul(of_head)]
+            }
+            _ => found.dims.clone(),
+        }
+    }
+
     fn place(&self, tensor: Tensor, found: &Announced, skip: usize) -> Place {
-        use LayerTensor::{K, KBias, Q, QBias, V, VBias};
+        use LayerTensor::{K, KBias, KNorm, Q, QBias, QNorm, V, VBias};
         let head = self.spec.head_dim;
         let order = match (tensor, self.spec.rope()) {
             (Tensor::Layer(_, Q | K | V | QBias | KBias | VBias), _) if self.naming.by_heads() => {
                 HeadOrder::Apart { head, every: 3 * head }
             }
-            (Tensor::Layer(_, Q | K | QBias | KBias), Some(rope)) if self.pairs => {
+            (Tensor::Layer(_, Q | K | QBias | KBias | QNorm | KNorm), Some(rope)) if self.pairs => {
                 HeadOrder::Pairs { head, turned: rope.rotary_dims(head) }
             }
             _ => HeadOrder::Halves,
@@ -180,9 +191,9 @@ fn part(whole: Info, shape: Shape, before: usize) -> (Info, usize) {
     }
 }
 
-fn info(found: &Announced, shape: Shape) -> std::result::Result<Info, String> {
+fn info(found: &Announced, dims: &[u64], shape: Shape) -> std::result::Result<Info, String> {
     let name = &found.name;
-    if !shape.is(&found.dims) {
+    if !shape.is(dims) {
         return Err(format!("`{name}` is {:?}, expected {shape}", found.dims));
     }
     let stored =

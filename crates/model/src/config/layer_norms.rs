@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::json::Fields;
 use spec::ModelSpec;
-use spec::model::{Mlp, Norm, NormPlacement};
+use spec::model::{Mlp, Norm, NormPlacement, QkNorm};
 
 /// Cohere's factor of logits, where nothing is said of it.
 const COHERE_LOGITS: f64 = 0.0625;
@@ -15,7 +15,9 @@ pub(super) const NEOX_THETA: (&str, f64) = ("rotary_emb_base", 1e4);
 pub(super) const NEOX_PART: (&str, f64) = ("rotary_pct", 0.25);
 
 pub(super) fn cohere(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
-    Ok(with_cohere(spec, fields.number("logit_scale")?.unwrap_or(COHERE_LOGITS)))
+    let spec = with_cohere(spec, fields.number("logit_scale")?.unwrap_or(COHERE_LOGITS));
+    let is_plus = fields.flag("use_qk_norm")?.unwrap_or(false);
+    Ok(ModelSpec { qk_norm: if is_plus { QkNorm::OwnHeads } else { spec.qk_norm }, ..spec })
 }
 
 pub(super) fn neox(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {

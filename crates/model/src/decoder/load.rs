@@ -157,22 +157,23 @@ impl Loading<'_> {
         })
     }
 
-    /// Norms of queries and keys: of each head, and of all heads as a row. A model has one of them at most.
+    /// Norms of queries and keys: of each head, and of a row of all heads, or of parts of it. A model has one of them at most.
     fn qk_norms(
         &self,
         layer: usize,
         device: &mut dyn Device,
     ) -> Result<[Option<[NormWeights; 2]>; 2], LoadError> {
+        let kind = if self.spec.qk_norm == QkNorm::OwnHeads { NormKind::Layer } else { NormKind::Rms };
         let mut norm = |tensor| -> Result<NormWeights, LoadError> {
             let weight = self.scale(Tensor::Layer(layer, tensor), 1.0, device)?;
-            Ok(NormWeights { kind: NormKind::Rms, eps: self.spec.norm.eps, weight, bias: None })
+            Ok(NormWeights { kind, eps: self.spec.norm.eps, weight, bias: None })
         };
         let mut both =
             || -> Result<_, LoadError> { Ok([norm(LayerTensor::QNorm)?, norm(LayerTensor::KNorm)?]) };
         Ok(match self.spec.qk_norm {
             QkNorm::None => [None, None],
             QkNorm::Heads => [Some(both()?), None],
-            QkNorm::Rows => [None, Some(both()?)],
+            QkNorm::Rows | QkNorm::OwnHeads => [None, Some(both()?)],
         })
     }
 

@@ -145,8 +145,9 @@ impl Decoder {
             column += rows;
         }
         if let Some([q, k]) = &w.qk_row_norms {
-            device.norm_columns(work.qkv.first(n), 0, q);
-            device.norm_columns(work.qkv.first(n), self.spec.q_rows(), k);
+            let [of_q, of_k] = self.spec.qk_norm_parts();
+            device.norm_columns(work.qkv.first(n), 0, of_q, q);
+            device.norm_columns(work.qkv.first(n), self.spec.q_rows(), of_k, k);
         }
     }
 

@@ -58,7 +58,7 @@ pub struct LayerWeights {
     pub qkv_bias: Option<Buf>,
     /// Norms of each query and key head, `[head_dim] f32` each, and their eps.
     pub qk_norms: Option<(Buf, Buf, f32)>,
-    /// Norms of all query heads of a token as one row, and of all key heads.
+    /// Norms of all query heads of a token as one row, and of all key heads; or of each with scales of its own.
     pub qk_row_norms: Option<[NormWeights; 2]>,
     /// `[hidden, heads * head_dim]`.
     pub out: Linear,

@@ -48,6 +48,9 @@ const PAIRS: [&str; 8] =
 /// and this one has them so where a part of a head turns.
 const GLM4: &str = "glm4";
 
+/// Those that may have layer norms of queries and keys, each head's with scales of its own.
+const OWN_HEADS: [&str; 2] = ["command-r", "stablelm"];
+
 /// Keys of Mixture-of-Experts and other variants that an architecture's name does not show.
 const NEUTRAL: [&str; 8] = [
     "expert_count",
@@ -223,10 +226,12 @@ impl Gguf {
         if self.is("seed_oss") { Naming::GgufSeedOss } else { Naming::Gguf }
     }
 
-    /// Whether queries and keys are normalised, whose scales have the order of a head's rows. Those of interleaved heads nobody
-    /// puts in order.
+    /// How queries and keys are normalised, whose scales have the order of a head's rows.
     fn qk_norm(&self) -> Result<QkNorm> {
         let name = "blk.0.attn_q_norm.weight";
+        if self.has(name) && OWN_HEADS.iter().any(|known| self.is(known)) {
+            return Ok(QkNorm::OwnHeads);
+        }
         if self.has(name) && (self.pairs_rows() || LAYER_NORMED.iter().any(|known| self.is(known))) {
             let what = format!("`{name}` of an architecture with layer norms or interleaved heads");
             return Err(Error::unsupported(self.metadata.file(), what, "norms of queries and keys of qwen3"));

@@ -300,11 +300,11 @@ impl Device for Late {
         self.call("add_norm", &buffers, move |cpu| cpu.add_norm(x, &norm, out));
     }
 
-    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
+    fn norm_columns(&self, x: Rows, first: usize, parts: usize, norm: &NormWeights) {
         let mut buffers = vec![(whole(x), Writes)];
         buffers.extend(all(norm.weight, Reads));
         let norm = *norm;
-        self.call("norm_columns", &buffers, move |cpu| cpu.norm_columns(x, first, &norm));
+        self.call("norm_columns", &buffers, move |cpu| cpu.norm_columns(x, first, parts, &norm));
     }
 
     fn cap(&self, x: Rows, cap: f32) {

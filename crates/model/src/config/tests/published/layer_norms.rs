@@ -145,10 +145,26 @@ fn rotary_parameters_of_two_names_agree_or_are_refused() {
 }
 
 #[test]
+fn command_r_plus_has_layer_norms_of_heads() {
+    let mut config = command_r();
+    for (field, value) in [
+        ("hidden_size", 12288),
+        ("intermediate_size", 33792),
+        ("num_attention_heads", 96),
+        ("num_hidden_layers", 64),
+        ("num_key_value_heads", 8),
+    ] {
+        config[field] = json!(value);
+    }
+    config["use_qk_norm"] = json!(true);
+    let spec = read(config);
+    assert_eq!((spec.parameters(), spec.qk_norm), (103_810_674_688, QkNorm::OwnHeads));
+    assert_eq!((spec.qk_norm_width(), spec.qk_norm_parts()), (Some([96 * 128, 8 * 128]), [96, 8]));
+}
+
+#[test]
 fn layer_norms_of_heads_are_refused() {
-    for (mut config, field) in
-        [(command_r(), "use_qk_norm"), (phi_2(), "qk_layernorm"), (stablelm(), "qk_layernorm")]
-    {
+    for (mut config, field) in [(phi_2(), "qk_layernorm"), (stablelm(), "qk_layernorm")] {
         config[field] = json!(true);
         assert!(refused(config).contains(field), "{field}");
     }
