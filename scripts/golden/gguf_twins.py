@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (COHERE, COHERE2, ERNIE45, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, NEOX, OLMO3, PHI,
+from golden.variants import (ARCEE, COHERE, COHERE2, ERNIE45, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, NEMOTRON, NEOX, OLMO3, PHI,
                              PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, STABLELM, STARCODER2, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
@@ -75,6 +75,8 @@ TWINS = (
     Twin("gguf-gptneox", Q.BF16, edit(NEOX, vocab_size=304, torch_dtype="bfloat16"), seed=40, exact=True,
          without=(dict(use_parallel_residual=False),)),
     Twin("gguf-starcoder2", Q.BF16, edit(STARCODER2, vocab_size=304, sliding_window=None), seed=42, exact=True),
+    Twin("gguf-arcee", Q.BF16, edit(ARCEE, vocab_size=304), seed=50, exact=True, without=(dict(hidden_act="relu"),)),
+    Twin("gguf-nemotron", Q.BF16, edit(NEMOTRON, vocab_size=304), seed=51, exact=True, without=(dict(partial_rotary_factor=1.0),)),
     Twin("gguf-stablelm", Q.BF16, edit(STABLELM, vocab_size=304), seed=43, exact=True, without=(dict(partial_rotary_factor=1.0),)),
 )
 
@@ -147,8 +149,9 @@ def tensor(twin, name, leaf, value, rng):
     if kind == "gpt_neox" and leaf == "attn_qkv":
         value = by_parts(value, twin.config["num_attention_heads"])
     if "norm" in leaf or name.endswith(".bias"):
-        return value + (1.0 if kind.startswith("gemma") else 0.0), Q.F32
-    if kind in ("llama", "ministral3", "smollm3", "granite") and leaf in ("attn_q", "attn_k"):
+        is_from_one = kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight")
+        return value + (1.0 if is_from_one else 0.0), Q.F32
+    if kind in ("llama", "ministral3", "smollm3", "granite", "arcee") and leaf in ("attn_q", "attn_k"):
         key = "num_attention_heads" if leaf == "attn_q" else "num_key_value_heads"
         value = interleave(value, twin.config[key])
     format = twin.format_of(leaf)
@@ -193,7 +196,7 @@ def write(twin, out):
     if "rms_norm_eps" in c:
         file.add_layer_norm_rms_eps(c["rms_norm_eps"])
     else:
-        file.add_layer_norm_eps(c.get("layer_norm_eps") or c["norm_epsilon"])
+        file.add_layer_norm_eps(c.get("layer_norm_eps") or c.get("norm_epsilon") or c["norm_eps"])
     file.add_vocab_size(c["vocab_size"])
     add_tokenizer(file)
     rng = np.random.default_rng(twin.seed)

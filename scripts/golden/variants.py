@@ -159,6 +159,10 @@ NEOX = edit(llama(architectures=["GPTNeoXForCausalLM"], model_type="gpt_neox", h
             rms_norm_eps=None, mlp_bias=None, attention_bias=None, rope_theta=None, num_key_value_heads=None)
 STARCODER2 = edit(llama(architectures=["Starcoder2ForCausalLM"], model_type="starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5,
                         num_key_value_heads=2, use_bias=True, sliding_window=20), rms_norm_eps=None, mlp_bias=None, attention_bias=None)
+# A plain MLP of squares; of Nemotron half of each head turns, and norms are held less 1.
+ARCEE = edit(llama(architectures=["ArceeForCausalLM"], model_type="arcee", hidden_act="relu2", num_key_value_heads=2, pad_token_id=0))
+NEMOTRON = edit(llama(architectures=["NemotronForCausalLM"], model_type="nemotron", hidden_act="relu2", norm_eps=1e-5, num_attention_heads=2,
+                      num_key_value_heads=1, partial_rotary_factor=0.5, pad_token_id=0), rms_norm_eps=None)
 STABLELM = edit(llama(architectures=["StableLmForCausalLM"], model_type="stablelm", layer_norm_eps=1e-5, num_attention_heads=2,
                       num_key_value_heads=1, partial_rotary_factor=0.25, use_qkv_bias=True, use_parallel_residual=False),
                 rms_norm_eps=None, mlp_bias=None, attention_bias=None)
@@ -238,6 +242,8 @@ CHECKPOINTS = (
     Variant("starcoder2", STARCODER2, seed=42, without=(dict(sliding_window=None),)),
     Variant("stablelm", STABLELM, seed=43, without=(dict(partial_rotary_factor=1.0),)),
     Variant("stablelm-beside", STABLELM | dict(use_parallel_residual=True, use_qkv_bias=False), seed=44),
+    Variant("arcee", ARCEE, seed=50, without=(dict(hidden_act="relu"),)),
+    Variant("nemotron", NEMOTRON, seed=51, without=(dict(hidden_act="relu"), dict(partial_rotary_factor=1.0))),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

@@ -37,7 +37,7 @@ def tensors(config, seed):
     generator = torch.Generator().manual_seed(1000 + seed)
     tied = config.get("tie_word_embeddings", True)
     out = {}
-    norm = 0.0 if config["model_type"].startswith("gemma") else 1.0      # Gemma adds 1 to what files hold
+    norm = 0.0 if config["model_type"].startswith(("gemma", "nemotron")) else 1.0      # these add 1 to what files hold
     for name, p in sorted(architecture(config).items()):
         out[name] = draw(name, tuple(p.shape), tied, generator, norm).bfloat16()
     return out

@@ -22,6 +22,7 @@ __device__ __forceinline__ float activate(u32 kind, float x) {
   if (kind == 0) return x / (1.0f + expf(-x));
   if (kind == 1) return x < 0.0f ? 0.0f : x;
   if (kind == 2) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+  if (kind == 4) return x < 0.0f ? 0.0f : x * x;
   return x / (1.0f + expf(-1.595769f * (x + 0.044715f * x * x * x)));
 }
 

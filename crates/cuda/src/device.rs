@@ -488,5 +488,6 @@ fn activation(kind: Activation) -> u32 {
         Activation::Relu => 1,
         Activation::Gelu => 2,
         Activation::GeluTanh => 3,
+        Activation::Relu2 => 4,
     }
 }

@@ -169,6 +169,8 @@ pub enum Activation {
     Silu,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2`.
+    Relu2,
     /// `x * Phi(x)` by the error function.
     Gelu,
     /// `x * Phi(x)` by its approximation with tanh.

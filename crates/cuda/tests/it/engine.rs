@@ -226,6 +226,7 @@ fn models_of_every_sort_go_on_as_transformers_does() {
         "granite",
         "granite4",
         "ministral3",
+        "nemotron",
         "olmo3",
         "phi",
         "phi3-longrope-short",

@@ -10,6 +10,7 @@ pub(crate) fn activate(kind: Activation, x: f32) -> f32 {
     match kind {
         Activation::Silu => silu(x),
         Activation::Relu => relu(x),
+        Activation::Relu2 => relu2(x),
         Activation::Gelu => gelu(x),
         Activation::GeluTanh => gelu_tanh(x),
     }
@@ -24,6 +25,11 @@ pub(crate) fn silu(x: f32) -> f32 {
 pub(crate) fn relu(x: f32) -> f32 {
     // Written so that NaN stays NaN.
     if x < 0.0 { 0.0 } else { x }
+}
+
+#[inline(always)]
+pub(crate) fn relu2(x: f32) -> f32 {
+    relu(x) * relu(x)
 }
 
 /// `x * (1 + tanh(u)) / 2` is `x / (1 + exp(-2u))`, with `u = sqrt(2 / pi) * (x + 0.044715 x^3)`.
@@ -56,6 +62,8 @@ mod tests {
             (Activation::Silu, 2.0, 1.761_594_2),
             (Activation::Relu, -3.0, 0.0),
             (Activation::Relu, 3.0, 3.0),
+            (Activation::Relu2, -3.0, 0.0),
+            (Activation::Relu2, 1.5, 2.25),
             (Activation::Gelu, -1.5, -0.100_210_8),
             (Activation::Gelu, 0.7, 0.530_625_4),
             (Activation::GeluTanh, -1.5, -0.100_428_4),

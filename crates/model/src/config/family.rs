@@ -69,13 +69,17 @@ pub enum Family {
     StarCoder2,
     /// StableLM: Llama with layer norms, of whose heads a part turns.
     StableLm,
+    /// AFM: Llama with a plain MLP of squares.
+    Arcee,
+    /// Minitron and Nemotron 3 and 4: the same with layer norms, whose scales are from one; a part of each head turns.
+    Nemotron,
     /// OPT: learned positions, layer norms, ReLU.
     Opt,
 }
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 33] = [
+    const NAMES: [(Family, &'static str, &'static str); 35] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -109,6 +113,8 @@ impl Family {
         (Family::NeoX, "GPTNeoXForCausalLM", "gpt_neox"),
         (Family::StarCoder2, "Starcoder2ForCausalLM", "starcoder2"),
         (Family::StableLm, "StableLmForCausalLM", "stablelm"),
+        (Family::Arcee, "ArceeForCausalLM", "arcee"),
+        (Family::Nemotron, "NemotronForCausalLM", "nemotron"),
         (Family::Opt, "OPTForCausalLM", "opt"),
     ];
 
@@ -234,6 +240,8 @@ impl Family {
             Family::NeoX => layer_norms::neox(fields, self.llama_like(fields)?)?,
             Family::StarCoder2 => with_starcoder2(self.llama_like(fields)?),
             Family::StableLm => layer_norms::stablelm(fields, self.llama_like(fields)?)?,
+            Family::Arcee => ModelSpec { mlp: Mlp::Plain, ..self.llama_like(fields)? },
+            Family::Nemotron => layer_norms::with_nemotron(self.llama_like(fields)?),
             _ => self.llama_like(fields)?,
         };
         Ok(ModelSpec { dtype, ..spec })
@@ -248,7 +256,7 @@ impl Family {
         let head_dim = self.head_dim(fields, hidden, heads)?;
         let eps = match self {
             Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => 1e-5,
-            Family::Ernie45 | Family::Qwen2Vl => 1e-5,
+            Family::Ernie45 | Family::Qwen2Vl | Family::Arcee => 1e-5,
             _ if self.norm_field() != RMS_EPS => 1e-5,
             Family::Glm | Family::Glm4 => 1.5625e-7,
             _ => 1e-6,
@@ -276,6 +284,7 @@ impl Family {
                 _ if self.is_gemma() => activation(fields, "hidden_activation", "gelu_pytorch_tanh")?,
                 Family::Phi | Family::StarCoder2 => activation(fields, "hidden_act", "gelu_pytorch_tanh")?,
                 Family::NeoX => activation(fields, "hidden_act", "gelu")?,
+                Family::Arcee | Family::Nemotron => activation(fields, "hidden_act", "relu2")?,
                 _ => activation(fields, "hidden_act", "silu")?,
             },
             mlp: Mlp::Gated,
@@ -306,6 +315,7 @@ impl Family {
                 "layer_norm_eps"
             }
             Family::StarCoder2 => "norm_epsilon",
+            Family::Nemotron => "norm_eps",
             _ => RMS_EPS,
         }
     }
@@ -372,7 +382,7 @@ impl Family {
     fn biases(self, fields: &Fields) -> Result<Biases> {
         let attention = fields.flag("attention_bias")?.unwrap_or(false);
         Ok(match self {
-            Family::Llama | Family::SmolLm3 | Family::Granite => {
+            Family::Llama | Family::SmolLm3 | Family::Granite | Family::Arcee | Family::Nemotron => {
                 let mlp = fields.flag("mlp_bias")?.unwrap_or(false);
                 Biases { qkv: attention, o: attention, mlp, head: false }
             }
@@ -444,6 +454,7 @@ pub(super) fn activation(fields: &Fields, name: &str, default: &str) -> Result<A
     match fields.text(name)?.unwrap_or(default) {
         "silu" | "swish" => Ok(Activation::Silu),
         "relu" => Ok(Activation::Relu),
+        "relu2" => Ok(Activation::Relu2),
         "gelu" | "gelu_python" => Ok(Activation::Gelu),
         // One function, written in several ways.
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_fast" | "gelu_accurate" => {
@@ -452,7 +463,7 @@ pub(super) fn activation(fields: &Fields, name: &str, default: &str) -> Result<A
         other => Err(Error::unsupported(
             fields.file,
             format!("`{name}` = `{}`", other.escape_debug()),
-            "silu, relu, gelu, gelu_new, gelu_pytorch_tanh",
+            "silu, relu, relu2, gelu, gelu_new, gelu_pytorch_tanh",
         )),
     }
 }

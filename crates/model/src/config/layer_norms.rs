@@ -57,6 +57,12 @@ pub(crate) fn with_starcoder2(spec: ModelSpec) -> ModelSpec {
     ModelSpec { norm: Norm::layer(spec.norm.eps), mlp: Mlp::Plain, ..spec }
 }
 
+/// What Nemotron has otherwise than Llama: layer norms, whose scales files hold less 1, and a plain MLP.
+pub(crate) fn with_nemotron(spec: ModelSpec) -> ModelSpec {
+    let spec = with_starcoder2(spec);
+    ModelSpec { norm: Norm { from_one: true, ..spec.norm }, ..spec }
+}
+
 /// What StableLM has otherwise than Llama: layer norms, one for attention and MLP where they stand beside each other.
 pub(crate) fn with_stablelm(spec: ModelSpec, parallel: bool) -> ModelSpec {
     let placement = if parallel { NormPlacement::Shared } else { NormPlacement::Pre };

@@ -42,7 +42,7 @@ impl Family {
             Family::Ernie45 => (131_072, 5e5),
             Family::Cohere => (8192, 5e5),
             Family::Cohere2 => (8192, 1e4),
-            Family::StarCoder2 | Family::StableLm => (4096, 1e4),
+            Family::StarCoder2 | Family::StableLm | Family::Arcee | Family::Nemotron => (4096, 1e4),
             Family::NeoX => (2048, fields.number(NEOX_THETA.0)?.unwrap_or(NEOX_THETA.1)),
             Family::Llama
             | Family::Granite
@@ -59,7 +59,7 @@ impl Family {
             original_positions: is_phi.then_some(4096),
             partial: match self {
                 Family::Phi3 => Some(1.0),
-                Family::Glm | Family::Glm4 | Family::Phi => Some(0.5),
+                Family::Glm | Family::Glm4 | Family::Phi | Family::Nemotron => Some(0.5),
                 Family::NeoX => Some(fields.number(NEOX_PART.0)?.unwrap_or(NEOX_PART.1)),
                 Family::StableLm => Some(0.25),
                 _ => None,

@@ -19,8 +19,8 @@ impl Family {
             Family::SeedOss | Family::Exaone4 | Family::NeoX | Family::StableLm => Some(0),
             Family::Cohere | Family::Cohere2 => Some(5),
             Family::StarCoder2 => Some(50_256),
-            Family::Opt | Family::Gemma | Family::Gemma2 | Family::Gemma3 => Some(2),
-            Family::SmolLm3 => Some(128_000),
+            Family::Opt | Family::Gemma | Family::Gemma2 | Family::Gemma3 | Family::Nemotron => Some(2),
+            Family::SmolLm3 | Family::Arcee => Some(128_000),
             Family::Qwen2Vl => Some(151_643),
             Family::Qwen2
             | Family::Qwen3
@@ -56,7 +56,8 @@ impl Family {
             Family::Cohere | Family::Cohere2 => Some(255_001),
             Family::StarCoder2 => Some(50_256),
             Family::StableLm => Some(0),
-            Family::SmolLm3 => Some(128_001),
+            Family::SmolLm3 | Family::Arcee => Some(128_001),
+            Family::Nemotron => Some(3),
             Family::Olmo2 | Family::Olmo3 => Some(50_279),
             Family::Qwen2Vl => Some(151_645),
             Family::Qwen2 | Family::Qwen3 | Family::Qwen3Vl => None,

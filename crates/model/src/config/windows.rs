@@ -27,6 +27,8 @@ impl Family {
                 | Family::Phi
                 | Family::NeoX
                 | Family::StableLm
+                | Family::Arcee
+                | Family::Nemotron
                 | Family::Opt,
                 _,
             ) => Ok(Window::Full),

@@ -13,7 +13,7 @@ use spec::model::{
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 23] = [
+const ARCHITECTURES: [(&str, &str); 25] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
@@ -37,14 +37,17 @@ const ARCHITECTURES: [(&str, &str); 23] = [
     ("gptneox", "GPTNeoXForCausalLM"),
     ("starcoder2", "Starcoder2ForCausalLM"),
     ("stablelm", "StableLmForCausalLM"),
+    ("arcee", "ArceeForCausalLM"),
+    ("nemotron", "NemotronForCausalLM"),
 ];
 
 /// Those whose norms are layer norms.
-const LAYER_NORMED: [&str; 6] = ["command-r", "cohere2", "phi2", "gptneox", "starcoder2", "stablelm"];
+const LAYER_NORMED: [&str; 7] =
+    ["command-r", "cohere2", "phi2", "gptneox", "starcoder2", "stablelm", "nemotron"];
 
 /// Those whose queries and keys have the rows of a head beside each other that turn together,
-const PAIRS: [&str; 8] =
-    ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5", "command-r", "cohere2"];
+const PAIRS: [&str; 9] =
+    ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5", "command-r", "cohere2", "arcee"];
 /// and this one has them so where a part of a head turns.
 const GLM4: &str = "glm4";
 

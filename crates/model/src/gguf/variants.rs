@@ -8,7 +8,7 @@ use crate::config::{
     with_windows_turning,
 };
 use crate::error::Result;
-use spec::model::{Activation, NormPlacement, RopeLayers, Window};
+use spec::model::{Activation, Mlp, NormPlacement, RopeLayers, Window};
 use spec::{ModelSpec, Rope};
 
 /// Every so many of SmolLM3's layers turn nothing.
@@ -46,6 +46,9 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys, has: impl Fn(&str) -> bool)
         "cohere2" => cohere(spec, keys).map(with_windows_turning),
         "phi2" => Ok(with_phi(ModelSpec { activation: Activation::GeluTanh, ..spec })),
         "starcoder2" => Ok(with_starcoder2(ModelSpec { activation: Activation::GeluTanh, ..spec })),
+        // Files hold its norms as they multiply.
+        "nemotron" => Ok(with_starcoder2(ModelSpec { activation: Activation::Relu2, ..spec })),
+        "arcee" => Ok(ModelSpec { activation: Activation::Relu2, mlp: Mlp::Plain, ..spec }),
         "gptneox" => {
             let spec = ModelSpec { activation: Activation::Gelu, ..spec };
             let parallel = keys.metadata.bool(&keys.name("use_parallel_residual"))?;

@@ -10,7 +10,7 @@ mod wide;
 
 use half::bf16;
 
-use super::activation::{gelu, gelu_tanh, relu, silu};
+use super::activation::{gelu, gelu_tanh, relu, relu2, silu};
 use super::pack::{PANEL_ROWS, panel_rows};
 use super::types::{Activated, Activation, Output, RowOrder, Weight};
 use crate::mat::SharedRows;
@@ -119,6 +119,7 @@ fn activate_all(kind: Activation, sums: &mut [Sums]) {
     match kind {
         Activation::Silu => map(sums, silu),
         Activation::Relu => map(sums, relu),
+        Activation::Relu2 => map(sums, relu2),
         Activation::Gelu => map(sums, gelu),
         Activation::GeluTanh => map(sums, gelu_tanh),
     }
@@ -164,6 +165,7 @@ unsafe fn write_gated<T: Copy>(
     match kind {
         Activation::Silu => gate(sums, silu),
         Activation::Relu => gate(sums, relu),
+        Activation::Relu2 => gate(sums, relu2),
         Activation::Gelu => gate(sums, gelu),
         Activation::GeluTanh => gate(sums, gelu_tanh),
     }

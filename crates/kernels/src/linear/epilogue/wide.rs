@@ -156,6 +156,7 @@ unsafe fn activated<T: Store>(
         match kind {
             Activation::Silu => whole(out, panel, first_row, sums, |y| silu(y)),
             Activation::Relu => whole(out, panel, first_row, sums, |y| relu(y)),
+            Activation::Relu2 => whole(out, panel, first_row, sums, |y| relu2(y)),
             Activation::Gelu => whole(out, panel, first_row, sums, |y| gelu(y)),
             Activation::GeluTanh => whole(out, panel, first_row, sums, |y| gelu_tanh(y)),
         }
@@ -176,6 +177,7 @@ unsafe fn gated<T: Store>(
         match kind {
             Activation::Silu => gate(out, panel, first_row, sums, |y| silu(y)),
             Activation::Relu => gate(out, panel, first_row, sums, |y| relu(y)),
+            Activation::Relu2 => gate(out, panel, first_row, sums, |y| relu2(y)),
             Activation::Gelu => gate(out, panel, first_row, sums, |y| gelu(y)),
             Activation::GeluTanh => gate(out, panel, first_row, sums, |y| gelu_tanh(y)),
         }
@@ -225,6 +227,12 @@ fn relu(x: __m512) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
+fn relu2(x: __m512) -> __m512 {
+    _mm512_mul_ps(relu(x), relu(x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
 fn gelu_tanh(x: __m512) -> __m512 {
     const TWICE_SQRT_2_OVER_PI: f32 = 1.595_769;
     let cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
@@ -263,6 +271,7 @@ mod tests {
             let result = match kind {
                 Activation::Silu => silu(x),
                 Activation::Relu => relu(x),
+                Activation::Relu2 => relu2(x),
                 Activation::Gelu => gelu(x),
                 Activation::GeluTanh => gelu_tanh(x),
             };
@@ -279,7 +288,9 @@ mod tests {
         let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, 1e-30];
         let line = (0..40_000).map(|i| (i - 20_000) as f32 * 0.005);
         let all: Vec<f32> = special.into_iter().chain([0.5; 8]).chain(line).collect();
-        for kind in [Activation::Silu, Activation::Relu, Activation::Gelu, Activation::GeluTanh] {
+        for kind in
+            [Activation::Silu, Activation::Relu, Activation::Relu2, Activation::Gelu, Activation::GeluTanh]
+        {
             for x in all.chunks_exact(16) {
                 // SAFETY: just checked that the machine has AVX-512.
                 let got = unsafe { sixteen(kind, x) };

@@ -1,6 +1,7 @@
 //! Those with layer norms.
 
 use super::*;
+use spec::model::Mlp;
 
 /// c4ai-command-r-v01.
 fn command_r() -> Value {
@@ -142,6 +143,32 @@ fn rotary_parameters_of_two_names_agree_or_are_refused() {
         other.as_object_mut().unwrap().remove(known);
         assert!(refused(other).contains(known), "{name}");
     }
+}
+
+/// Minitron-4B-Base.
+fn minitron() -> Value {
+    json!({"architectures": ["NemotronForCausalLM"], "attention_bias": false, "bos_token_id": 2, "eos_token_id": 3, "head_dim": 128,
+        "hidden_act": "relu2", "hidden_size": 3072, "intermediate_size": 9216, "max_position_embeddings": 4096, "mlp_bias": false,
+        "model_type": "nemotron", "norm_eps": 1e-5, "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.5, "rope_theta": 10000, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        "vocab_size": 256_000})
+}
+
+#[test]
+fn minitron_has_layer_norms_from_one_and_squares() {
+    let spec = read(minitron());
+    assert_eq!(
+        (spec.parameters(), spec.mlp, spec.activation),
+        (4_190_509_056, Mlp::Plain, Activation::Relu2)
+    );
+    assert!(spec.norm.from_one && spec.norm.shift && spec.norm.kind == NormKind::Layer);
+    let mut silent = minitron();
+    for known in
+        ["hidden_act", "norm_eps", "partial_rotary_factor", "rope_theta", "bos_token_id", "eos_token_id"]
+    {
+        silent.as_object_mut().unwrap().remove(known);
+    }
+    assert_eq!(read(silent), spec);
 }
 
 #[test]
