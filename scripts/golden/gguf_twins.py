@@ -75,6 +75,8 @@ TWINS = (
     Twin("gguf-gptneox", Q.BF16, edit(NEOX, vocab_size=304, torch_dtype="bfloat16"), seed=40, exact=True,
          without=(dict(use_parallel_residual=False),)),
     Twin("gguf-starcoder2", Q.BF16, edit(STARCODER2, vocab_size=304, sliding_window=None), seed=42, exact=True),
+    Twin("gguf-stablelm-12b", Q.BF16, edit(STABLELM, vocab_size=304, qk_layernorm=True, use_parallel_residual=True), seed=52, exact=True,
+         without=(dict(qk_layernorm=False),)),
     Twin("gguf-arcee", Q.BF16, edit(ARCEE, vocab_size=304), seed=50, exact=True, without=(dict(hidden_act="relu"),)),
     Twin("gguf-nemotron", Q.BF16, edit(NEMOTRON, vocab_size=304), seed=51, exact=True, without=(dict(partial_rotary_factor=1.0),)),
     Twin("gguf-stablelm", Q.BF16, edit(STABLELM, vocab_size=304), seed=43, exact=True, without=(dict(partial_rotary_factor=1.0),)),
@@ -200,7 +202,7 @@ def write(twin, out):
     file.add_vocab_size(c["vocab_size"])
     add_tokenizer(file)
     rng = np.random.default_rng(twin.seed)
-    for name, value in weights.tensors(c, twin.seed).items():
+    for name, value in joined(weights.tensors(c, twin.seed)).items():
         full, leaf = gguf_name(name, NAMES_OF.get(c["model_type"], NAMES))
         data, format = tensor(twin, name, leaf, value, rng)
         file.add_tensor(full, data, raw_dtype=format)
@@ -208,6 +210,18 @@ def write(twin, out):
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
     file.close()
+
+
+def joined(state):
+    """The scales of each head's norm in one (StableLM's), under the name of those that others have in one."""
+    heads, out = {}, {}
+    for name, value in state.items():
+        before, of_head, after = name.partition("_layernorm.norms.")
+        if of_head:
+            heads.setdefault(f"{before}_norm.weight", {})[int(after.split(".")[0])] = value
+        else:
+            out[name] = value
+    return out | {name: torch.stack([of[i] for i in sorted(of)]) for name, of in heads.items()}
 
 
 def add_longrope(file, scaling, c):

@@ -122,7 +122,11 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     if let Some(ends) = fields.tokens("eos_token_id")? {
         spec.eos = ends;
     }
-    let ties = fields.flag("tie_word_embeddings")?;
+    let ties = match fields.flag("tie_word_embeddings")? {
+        // Older versions of transformers have saved what is true of the decoder so.
+        Some(false) if family == Family::Qwen2Vl => inner.flag("tie_word_embeddings")?.or(Some(false)),
+        said => said,
+    };
     spec.tied_head = ties.unwrap_or(spec.tied_head);
     spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
     let whole = (text.is_some() || outer.sees()).then_some(Whole { ties });
@@ -154,7 +158,8 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         Family::Gemma3 => &caps,
         _ => &[caps[0], caps[1], "query_pre_attn_scalar"],
     };
-    // Layer norms of queries and keys, with a shift (Phi), or in tensors of each head (StableLM 2 12B).
+    // Layer norms of queries and keys, with a shift (Phi), in tensors of each head (StableLM 2 12B), or that transformers would pass
+    // over (Command A).
     let head_norms: &[_] = match family {
         Family::Phi | Family::StableLm => &["qk_layernorm"],
         Family::Cohere2 => &["use_qk_norm"],

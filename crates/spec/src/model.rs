@@ -149,7 +149,7 @@ impl NormPlacement {
     }
 }
 
-/// What of queries and keys a norm is taken of: an RMS norm, but where it says otherwise.
+/// What of queries and keys a norm is taken of: an RMS norm unless another is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum QkNorm {
     /// They are not normed.

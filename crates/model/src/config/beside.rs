@@ -55,13 +55,10 @@ pub(super) fn scheme_beside(folder: &Path) -> Result<Option<Scheme>> {
 fn of_modelopt(folder: &Path) -> Result<Option<Scheme>> {
     let path = folder.join(QUANTISED);
     let told = if path.is_file() { json(&path) } else { Value::Null };
-    match &told["quantization"]["quant_algo"] {
-        // Where a cache alone is quantised, weights are as they were.
-        Value::Null => Ok(None),
-        Value::String(algorithm) if Scheme::is_of_modelopt(algorithm) => {
-            Ok(Some(Scheme::Beside { block: None }))
-        }
-        _ => Err(quantized::unread(&path.display().to_string(), "modelopt")),
+    let name = path.display().to_string();
+    match Fields::of(&told["quantization"], &name) {
+        Ok(told) => Scheme::of_modelopt(&told),
+        Err(_) => Ok(None),
     }
 }
 

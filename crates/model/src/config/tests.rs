@@ -269,8 +269,9 @@ fn how_weights_are_quantised() {
     assert_eq!(scheme(json!({"quant_method": "fp8"})), beside(Some([128, 128])));
     assert_eq!(scheme(json!({"quant_method": "fp8", "weight_block_size": null})), beside(None));
     assert_eq!(scheme(json!({"quant_method": "fbgemm_fp8"})), beside(None));
-    for algorithm in ["FP8", "NVFP4"] {
+    for algorithm in ["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "NVFP4"] {
         assert_eq!(scheme(json!({"quant_method": "modelopt", "quant_algo": algorithm})), beside(None));
+        assert_eq!(scheme(json!({"quantization": {"quant_algo": algorithm}})), beside(None));
     }
     let groups = json!({"a": {"weights": null}, "b": {"weights": {"block_structure": [32, 16]}}});
     let compressed =
@@ -278,7 +279,7 @@ fn how_weights_are_quantised() {
     assert_eq!(scheme(compressed), beside(Some([32, 16])));
     let of_bytes = [
         json!({"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "uint8"}),
-        json!({"load_in_8bit": true}),
+        json!({"load_in_8bit": true, "bnb_4bit_quant_storage": "bfloat16"}),
     ];
     assert!(of_bytes.into_iter().all(|told| scheme(told) == Some(Scheme::BitsAndBytes)));
 }
@@ -305,7 +306,7 @@ fn quantised_otherwise_is_refused_by_name() {
     refused(inverse, "fp8 with weight_scale_semantics`");
     refused(json!({"quant_method": "awq", "version": "gemv"}), "awq in the format gemv`");
     refused(json!({"quant_method": "awq", "bits": 8}), "awq to 8 bits`");
-    refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}), "modelopt`");
+    refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}), "modelopt to NVFP4_AWQ`");
     let compressed = |more: Value| {
         let mut told = json!({"quant_method": "compressed-tensors"});
         more.as_object().unwrap().iter().for_each(|(name, value)| told[name] = value.clone());
@@ -341,7 +342,7 @@ fn what_lies_beside_may_say_that_the_weights_are_not_all() {
         assert_eq!(quantized, Some(Scheme::Beside { block: None }));
     }
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "W4A8_AWQ"}}"#);
-    assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
+    assert!(refused().contains("quantised by `modelopt to W4A8_AWQ`"), "{}", refused());
     write("hf_quant_config.json", "{}");
     write("quant_config.json", r#"{"w_bit": 4, "q_group_size": 128, "zero_point": true, "version": "GEMM"}"#);
     assert_eq!(super::read_config(folder.path()).unwrap().quantized, Some(Scheme::Awq));

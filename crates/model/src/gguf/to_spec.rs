@@ -18,7 +18,7 @@ const ARCHITECTURES: [(&str, &str); 25] = [
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
-    ("qwen2vl", "Qwen2VLForConditionalGeneration"),
+    ("qwen2vl", "Qwen2_5_VLForConditionalGeneration"),
     ("qwen3vl", "Qwen3VLForConditionalGeneration"),
     ("phi3", "Phi3ForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),

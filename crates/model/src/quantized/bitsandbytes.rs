@@ -40,8 +40,12 @@ impl Parts<'_> {
     }
 
     fn of_largest(&mut self, codes: Part) -> Found<Pieces> {
-        // Which order it is in: there has been one.
-        self.optional("weight_format")?;
+        // Others are the orders of some GPUs, in which older versions saved what had been used.
+        if let Some(order) = self.optional("weight_format")?
+            && !order.is_zero(self.files)?
+        {
+            return Err(order.expected("0, which says that rows lie as they are"));
+        }
         let shape = codes.matrix();
         let scales = Scales::beside(self.needed("SCB")?, shape, None)?;
         Ok(Pieces {
@@ -106,42 +110,35 @@ impl Parts<'_> {
         if part.count() != N || !matches!(part.kind(), Kind::Float(_)) {
             return Err(part.expected(&format!("{N} numbers")));
         }
-        let numbers = part.clone().of_shape(vec![N]).floats(self.files, 0..N, 0..1)?;
-        numbers.into_boxed_slice().try_into().map_err(|_| part.expected(&format!("{N} numbers")))
+        let numbers = part.all_floats(self.files)?.into_boxed_slice();
+        numbers.try_into().map_err(|_| part.expected(&format!("{N} numbers")))
     }
 
     fn state(&mut self) -> Found<State> {
-        let found = STATES.map(|leaf| self.optional(leaf));
-        let [nf4, fp4] = found;
-        let Some(part) = nf4?.or(fp4?) else {
-            return Err(format!("`{}.{}` is missing", self.base, STATES[0]).into());
+        let part = match STATES.map(|leaf| self.optional(leaf)) {
+            [Ok(None), Ok(None)] => return Err(format!("`{}.{}` is missing", self.base, STATES[0]).into()),
+            [nf4, fp4] => nf4?.or(fp4?).expect("one of both"),
         };
-        let count = part.count();
-        if part.kind() != Kind::Octets || count > STATE_BYTES_MAX {
+        if part.kind() != Kind::Octets || part.count() > STATE_BYTES_MAX {
             return Err(part.expected("some JSON"));
         }
-        let text = part.clone().of_shape(vec![count]).bytes(self.files, 0..count, 0..1)?;
-        let value = parse(&String::from_utf8_lossy(&text), &part.name)?;
-        let told = Fields::of(&value, &part.name)?;
-        let sides: Vec<_> = told.numbers("shape")?.unwrap_or_default();
+        let file = format!("{}: {}", self.files[part.file()].name(), part.name);
+        let value = parse(&String::from_utf8_lossy(&part.all_bytes(self.files)?), &file)?;
+        let told = Fields::of(&value, &file)?;
         let is_side = |side: &f64| side.fract() == 0.0 && (1.0..=SIDE_MAX as f64).contains(side);
-        let [outputs, inputs] = sides[..] else {
-            return Err(told.wrong("shape", "two sides of a matrix").into());
+        let shape = match told.numbers("shape")?.unwrap_or_default()[..] {
+            [outputs, inputs] if is_side(&outputs) && is_side(&inputs) => [outputs as usize, inputs as usize],
+            _ => return Err(told.wrong("shape", "two sides of a matrix").into()),
         };
-        if ![outputs, inputs].iter().all(is_side) {
-            return Err(told.wrong("shape", "two sides of a matrix").into());
-        }
         let block = |name| {
             let size = told.needed_size(name)?;
             if size > 0 { Ok(size) } else { Err(told.wrong(name, "at least 1")) }
         };
         let nested = match told.get("nested_blocksize") {
             None => None,
-            Some(_) => {
-                Some((block("nested_blocksize")?, told.number("nested_offset")?.unwrap_or(0.0) as f32))
-            }
+            Some(_) => Some((block("nested_blocksize")?, told.needed_number("nested_offset")? as f32)),
         };
-        Ok(State { shape: [outputs as usize, inputs as usize], block: block("blocksize")?, nested })
+        Ok(State { shape, block: block("blocksize")?, nested })
     }
 }
 

@@ -384,7 +384,7 @@ impl Scales {
 }
 
 impl Pieces {
-    /// That zero points are of the groups that scales are of.
+    /// That zero points are of the groups that scales are of, and scales of a type that such codes have.
     fn checked(self) -> Found<Pieces> {
         let [outputs, inputs] = self.shape;
         let groups = self.scales.groups(inputs);
@@ -394,6 +394,10 @@ impl Pieces {
             }
             Zeros::Bytes { part, .. } if part.kind() != Kind::Bytes || part.matrix() != [outputs, groups] => {
                 Err(part.does_not_fit(self.shape))
+            }
+            // Exponents are scales of floats alone.
+            _ if self.scales.part.kind() == Kind::Octets && self.codes.table().is_none() => {
+                Err(self.scales.part.does_not_fit(self.shape))
             }
             _ => Ok(self),
         }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! P.weight_packed, P.weight   U8 [outputs, inputs / 2], two in a byte, the first below
-//! P.weight_scale              for each 16 inputs a float of 8 bits (NVFP4), for each 32 a power of two (MXFP4)
-//! P.weight_global_scale       what all scales are divided by, P.weight_scale_2 multiplied by; neither with powers of two
+//! NVFP4: P.weight_scale       a float of 8 bits for each 16 inputs; all are divided by P.weight_global_scale, or multiplied by
+//!                             P.weight_scale_2 (ModelOpt)
+//! MXFP4: P.weight_scale       an exponent of two for each 32
 //! ```
 
 use super::fold::{Found, Parts, Pieces};
@@ -22,19 +23,23 @@ impl Parts<'_> {
         }
         let shape = [outputs, bytes.saturating_mul(2)];
         let scale = self.needed("weight_scale")?;
-        let of_a_power = match scale.kind() {
-            Kind::Fp8 => false,
-            Kind::Octets => true,
-            _ => return Err(scale.expected("floats of 8 bits or powers of two")),
-        };
-        let times = match (self.optional("weight_global_scale")?, self.optional("weight_scale_2")?) {
-            (None, None) if of_a_power => 1.0,
-            (None, None) => return Err(format!("`{}.weight_global_scale` is missing", self.base).into()),
-            (Some(part), None) => 1.0 / self.number(part)?,
-            (None, Some(part)) => self.number(part)?,
-            (Some(part), Some(_)) => return Err(part.expected("no weight_scale_2 beside it")),
+        let global = [self.optional("weight_global_scale")?, self.optional("weight_scale_2")?];
+        let (group, times) = match (scale.kind(), global) {
+            (Kind::Fp8, [Some(part), None]) => (16, 1.0 / self.number(part)?),
+            (Kind::Fp8, [None, Some(part)]) => (16, self.number(part)?),
+            (Kind::Fp8, [None, None]) => {
+                return Err(format!("`{}.weight_global_scale` is missing", self.base).into());
+            }
+            (Kind::Octets, [None, None]) => (32, 1.0),
+            (Kind::Fp8 | Kind::Octets, [Some(part), _] | [_, Some(part)]) => {
+                return Err(part.expected("no such scale beside those that there are"));
+            }
+            _ => return Err(scale.expected("floats of 8 bits or exponents of two")),
         };
         let scales = Scales { times, ..Scales::beside(scale, shape, None)? };
+        if scales.inputs != group {
+            return Err(scales.part.expected(&format!("a scale for each {group} inputs")));
+        }
         let codes = Codes::Named { part: codes, values: Box::new(FP4), is_low_first: true };
         Ok(Pieces { codes, scales, zeros: Zeros::All(0), groups: None, shape, levels: [0, 0] })
     }
@@ -44,7 +49,7 @@ impl Parts<'_> {
         if part.count() != 1 || !matches!(part.kind(), Kind::Float(_)) {
             return Err(part.expected("a number"));
         }
-        let number = part.clone().of_shape(vec![1]).floats(self.files, 0..1, 0..1)?[0];
+        let number = part.all_floats(self.files)?[0];
         if number > 0.0 { Ok(number) } else { Err(part.expected("a number above 0")) }
     }
 }

@@ -7,8 +7,8 @@
 //! -8 to 7        a multiple of 32 inputs     Q4_0: 4.5 bits a weight
 //! -16 to 15      the same                    Q5_0: 5.5
 //! -128 to 127    the same                    Q8_0: 8.5
-//! else: floats of 8 bits, groups in any order,  F32, which the packer makes bf16
-//! codes that name numbers
+//! else: floats of 8 bits, codes that name
+//! numbers, groups in any order   F32, which the packer makes bf16
 //! ```
 //!
 //! Scales of those blocks are f16, as those of GPTQ and AWQ are. Others are rounded to that: to 11 bits, where bf16 weights have 8, or
@@ -54,6 +54,17 @@ pub(super) enum Codes {
     },
 }
 
+impl Codes {
+    /// The numbers that codes are, where these are in a table.
+    pub(super) fn table(&self) -> Option<&[f32]> {
+        match self {
+            Codes::Fp8(_) => Some(&part::FP8),
+            Codes::Named { values, .. } => Some(&values[..]),
+            Codes::Packed(_) | Codes::Bytes(_) => None,
+        }
+    }
+}
+
 /// Where scales are, and whose.
 #[derive(Clone, Debug)]
 pub(super) struct Scales {
@@ -84,9 +95,9 @@ pub(super) struct Nested {
     pub(super) part: Part,
     /// How many share one.
     pub(super) block: usize,
-    /// What each code is,
+    /// What each code is, before it is scaled.
     pub(super) values: Box<[f32; 256]>,
-    /// and what is added to it.
+    /// What is added to a scaled one.
     pub(super) offset: f32,
 }
 
@@ -144,20 +155,17 @@ impl Matrix {
         let scales = self.scales.read(files, outputs, self.inputs)?;
         let row_bytes = into.len() / outputs.len();
         let codes = self.codes(files, outputs)?;
-        let zeros = self.zeros(files, outputs, groups)?;
         let rows = codes.chunks_exact(self.inputs).zip(into.chunks_exact_mut(row_bytes));
-        let each = rows.zip(scales.chunks_exact(groups).zip(zeros.chunks_exact(groups)));
-        let mut levels = vec![0; self.inputs];
-        for (row, ((codes, into), (scales, zeros))) in each.enumerate() {
-            let table: Option<&[f32]> = match &self.codes {
-                Codes::Fp8(_) => Some(&part::FP8),
-                Codes::Named { values, .. } => Some(&values[..]),
-                _ => None,
-            };
-            if let Some(table) = table {
+        let rows = rows.zip(scales.chunks_exact(groups));
+        if let Some(table) = self.codes.table() {
+            for ((codes, into), scales) in rows {
                 self.put_scaled(codes, |code| table[usize::from(*code)], scales, into);
-                continue;
             }
+            return Ok(());
+        }
+        let zeros = self.zeros(files, outputs, groups)?;
+        let mut levels = vec![0; self.inputs];
+        for (row, (((codes, into), scales), zeros)) in rows.zip(zeros.chunks_exact(groups)).enumerate() {
             self.levels(codes, zeros, &mut levels);
             if self.stored == Stored::F32 {
                 self.put_scaled(&levels, |level| f32::from(*level), scales, into);

@@ -184,14 +184,24 @@ impl Part {
 
     /// Whether it is zeros and nothing else.
     pub(super) fn is_zero(&self, files: &[RegularFile]) -> Result<bool> {
+        Ok(self.all_bytes(files)?.iter().all(|byte| *byte == 0))
+    }
+
+    /// All bytes of a short one.
+    pub(super) fn all_bytes(&self, files: &[RegularFile]) -> Result<Vec<u8>> {
         let [rows, columns] = self.matrix();
-        Ok(self.bytes(files, 0..rows, 0..columns)?.iter().all(|byte| *byte == 0))
+        self.bytes(files, 0..rows, 0..columns)
+    }
+
+    /// All numbers of a short one.
+    pub(super) fn all_floats(&self, files: &[RegularFile]) -> Result<Vec<f32>> {
+        let [rows, columns] = self.matrix();
+        self.floats(files, 0..rows, 0..columns)
     }
 
     /// All whole numbers of a short one.
     pub(super) fn integers(&self, files: &[RegularFile]) -> Result<Vec<i64>> {
-        let [rows, columns] = self.matrix();
-        let bytes = self.bytes(files, 0..rows, 0..columns)?;
+        let bytes = self.all_bytes(files)?;
         Ok(match self.kind {
             Kind::Longs => bytes.as_chunks().0.iter().map(|eight| i64::from_le_bytes(*eight)).collect(),
             _ => bytes.as_chunks().0.iter().map(|four| i64::from(i32::from_le_bytes(*four))).collect(),

@@ -5,7 +5,8 @@ use crate::json::Fields;
 
 /// What is read, for messages.
 const READ: &str = "GPTQ of 2, 3, 4 and 8 bits, AWQ of 4 (gemm), compressed-tensors of 2 to 8 (pack-quantized, int-quantized, \
-                    float-quantized, naive-quantized), FP8 (e4m3), MXFP8, NVFP4, MXFP4, bitsandbytes of 4 and 8 bits, F32, F16 and BF16 safetensors, and GGUF";
+                    float-quantized, naive-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized), ModelOpt's FP8, MXFP8 and \
+                    NVFP4, FP8 (e4m3), bitsandbytes of 4 and 8 bits, F32, F16 and BF16 safetensors, and GGUF";
 
 /// Of FP8, where a configuration says nothing of blocks: as in transformers.
 const FP8_BLOCK: [usize; 2] = [128, 128];
@@ -50,9 +51,14 @@ impl Scheme {
     pub(crate) fn read(fields: &Fields) -> Result<Option<Scheme>> {
         // The second is an older one of compressed-tensors.
         for name in ["quantization_config", "compression_config"] {
-            if let Some(told) = fields.object(name)? {
-                return Scheme::of(&told, name).map(Some);
-            }
+            let Some(told) = fields.object(name)? else { continue };
+            // ModelOpt has had its own inside.
+            let inner = told.object("quantization")?;
+            return match (told.text("quant_method")?, inner) {
+                (Some("modelopt"), None) => Scheme::of_modelopt(&told),
+                (Some("modelopt") | None, Some(inner)) => Scheme::of_modelopt(&inner),
+                _ => Scheme::of(&told, name).map(Some),
+            };
         }
         // MLX's, which writes the first name too.
         match fields.object("quantization")? {
@@ -61,9 +67,19 @@ impl Scheme {
         }
     }
 
-    /// Whether ModelOpt's algorithm of this name is read.
-    pub(crate) fn is_of_modelopt(algorithm: &str) -> bool {
-        ["FP8", "NVFP4"].contains(&algorithm)
+    /// How ModelOpt's algorithms store weights. `told`: what has a field of its name.
+    ///
+    /// # Errors
+    /// If it is one that is not read.
+    pub(crate) fn of_modelopt(told: &Fields) -> Result<Option<Scheme>> {
+        match told.text("quant_algo")? {
+            // Where a cache alone is quantised, weights are as they were.
+            None => Ok(None),
+            Some("FP8" | "FP8_PER_CHANNEL_PER_TOKEN" | "MXFP8" | "NVFP4") => {
+                Ok(Some(Scheme::Beside { block: None }))
+            }
+            Some(other) => Err(unread(told.file, &format!("modelopt to {other}"))),
+        }
     }
 
     /// What the files say that quantisers wrote before there was a field for it.
@@ -82,9 +98,6 @@ impl Scheme {
             Some("fp8") => fp8(told),
             Some("fbgemm_fp8") => Ok(Scheme::Beside { block: None }),
             Some("bitsandbytes") => bitsandbytes(told),
-            Some("modelopt") if told.text("quant_algo")?.is_some_and(Scheme::is_of_modelopt) => {
-                Ok(Scheme::Beside { block: None })
-            }
             Some(other) => Err(unread(told.file, other)),
             None if told.first_set(&["load_in_4bit", "load_in_8bit"]).is_some() => bitsandbytes(told),
             None if told.get("group_size").is_some() && told.get("bits").is_some() => {
@@ -182,7 +195,9 @@ fn fp8(told: &Fields) -> Result<Scheme> {
 }
 
 fn bitsandbytes(told: &Fields) -> Result<Scheme> {
-    match told.text("bnb_4bit_quant_storage")? {
+    // Of 8 bits that is nobody's.
+    let is_of_8 = told.flag("load_in_8bit")? == Some(true);
+    match told.text("bnb_4bit_quant_storage")?.filter(|_| !is_of_8) {
         None | Some("uint8") => Ok(Scheme::BitsAndBytes),
         Some(other) => Err(unread(told.file, &format!("bitsandbytes, stored as {other}"))),
     }

@@ -37,7 +37,7 @@ fn tensors(name: &str) -> Tensors {
         let mut bytes = vec![0; entry.bytes as usize];
         file.read_at(entry.offset, &mut bytes).expect("readable");
         let kind = entry.stored.map_or_else(|other| other, |stored| stored.to_string());
-        let known = ["F32", "F16", "BF16", "I32", "I64", "I8", "U8", "F8_E4M3"];
+        let known = ["F32", "F16", "BF16", "I32", "I64", "I8", "U8", "F8_E4M3", "F8_E8M0"];
         let kind = known.into_iter().find(|known| *known == kind).expect("a type that is known");
         (entry.name, kind, entry.dims, bytes)
     };
@@ -175,8 +175,24 @@ fn parts_that_do_not_fit_are_named() {
         "compressed-fp4",
         "0.mlp.down_proj.weight_global_scale",
         doubled,
-        "no weight_scale_2 beside it",
+        "no such scale beside those",
     );
+    let exponents = |all: &mut Tensors, at: usize| all[at].1 = "U8";
+    check_refused("compressed-fp4", "0.mlp.down_proj.weight_scale", exponents, "no such scale beside those");
+    check_refused("compressed-fp4", "0.self_attn.v_proj.weight", exponents, "v_proj.weight_scale` is U8");
+    let of_64 = |all: &mut Tensors, at: usize| {
+        let (_, _, dims, bytes) = &mut all[at];
+        dims[1] /= 2;
+        bytes.truncate(bytes.len() / 2);
+    };
+    check_refused("compressed-fp4", "0.self_attn.k_proj.weight_scale", of_64, "a scale for each 32 inputs");
+    let ordered = |all: &mut Tensors, at: usize| all[at].3[0] = 1;
+    check_refused("bnb-8bit", "0.mlp.down_proj.weight_format", ordered, "rows lie as they are");
+    let bytes_of = |all: &mut Tensors, at: usize| {
+        let rows = all[at].2[0] as usize;
+        (all[at].1, all[at].3) = ("U8", vec![127; rows]);
+    };
+    check_refused("bnb-8bit", "0.mlp.down_proj.SCB", bytes_of, "down_proj.SCB` is U8");
     let nothing = |all: &mut Tensors, at: usize| all[at].3.fill(0);
     check_refused("compressed-fp4", "0.mlp.down_proj.weight_global_scale", nothing, "a number above 0");
     check_refused(
@@ -194,7 +210,8 @@ fn parts_that_do_not_fit_are_named() {
         ("\"blocksize\": 64", "\"blocksize\": 0 ", "blocksize"),
         ("\"blocksize\": 64", "\"blocksize\": 32", "down_proj.weight.absmax` is"),
         ("nested_blocksize\": 256", "nested_blocksize\": 64 ", "nested_absmax` is"),
-        ("{", "[", "quant_state"),
+        ("nested_offset", "nested_offses", "`nested_offset` is absent"),
+        ("{", "[", "model.safetensors: model.layers.0.mlp.down_proj.weight.quant_state"),
     ] {
         check_refused(
             "bnb-4bit",
@@ -240,6 +257,15 @@ fn scales_of_scales_are_of_so_many() {
         all[at].0 = all[at].0.replace("nf4", "fp4");
     });
     assert!(plain == by_another_name, "what codes are their table says");
+    let by_its_table = rows(&|all| {
+        let at = place(all, "quant_map");
+        all[at].3 = [1f32; 16].into_iter().flat_map(f32::to_le_bytes).collect();
+    });
+    for (row, ones) in plain.chunks(64).zip(by_its_table.chunks(64)) {
+        // Its largest number is what a block is multiplied by.
+        let largest = row.iter().fold(0.0, |most, x| f32::max(most, x.abs()));
+        assert!(ones.iter().all(|x| *x == largest));
+    }
     let nothing = rows(&|all| {
         let (state, scales) = (place(all, "quant_state.bitsandbytes__nf4"), place(all, "nested_absmax"));
         say(all, state, "nested_blocksize\": 256", "nested_blocksize\": 64 ");
@@ -262,6 +288,14 @@ fn numbers_that_contradict_the_configuration_are_named() {
     check_refused("gptq", "0.mlp.up_proj.scales", full, "up_proj.scales` holds NaN");
     check_refused("fp8-blocks", "0.mlp.up_proj.weight", full, "up_proj.weight` holds NaN");
     check_refused("gptq", "0.mlp.up_proj.bias", ones, "up_proj.bias` is not part of");
+}
+
+#[test]
+fn exponents_have_a_type_of_their_own_too() {
+    let mut all = tensors("compressed-fp4");
+    let scales = all.iter_mut().filter(|(name, kind, ..)| name.ends_with("weight_scale") && *kind == "U8");
+    assert_eq!(scales.map(|scale| scale.1 = "F8_E8M0").count(), 4);
+    assert_eq!(why_not("compressed-fp4", &all), None);
 }
 
 /// Nothing that a header can say makes reading panic, or take what is not there.
@@ -289,8 +323,9 @@ fn broken_parts_are_errors() {
                 broken[at].2 = dims;
                 why_not(name, &broken);
             }
-            for other in
-                ["F32", "I32", "I8", "U8", "I64", "F8_E4M3", "BF16"].into_iter().filter(|other| other != kind)
+            for other in ["F32", "I32", "I8", "U8", "I64", "F8_E4M3", "F8_E8M0", "BF16"]
+                .into_iter()
+                .filter(|other| other != kind)
             {
                 let mut broken = sound.clone();
                 let width = match other {

@@ -89,6 +89,15 @@ fn is_format(text: &str) -> bool {
     ["F32", "F16", "BF16", "FP16"].contains(&text) || ["Q", "IQ", "TQ"].into_iter().any(digit_after)
 }
 
+/// Whether a name says that it is what a model's weights were weighed by, which lies beside it; those of models that were so made
+/// say in which format.
+fn is_imatrix(path: &str) -> bool {
+    let name = last_part(path).to_ascii_lowercase();
+    let parts = || name.split(['-', '.', '_']);
+    let says = name.starts_with("imatrix") || parts().next_back() == Some("imatrix");
+    says && !parts().any(is_format)
+}
+
 /// What is left of a file's name without its ending and the number of its part, and of how many parts it is.
 fn stem(file: &str) -> (&str, usize) {
     let whole = file.strip_suffix(".gguf").unwrap_or(file);
@@ -121,6 +130,9 @@ impl GgufChoice {
         let split = meant.iter().filter(|((_, parts), _)| *parts > 1);
         let split: BTreeSet<&str> = split.map(|((stem, _), _)| last_part(stem)).collect();
         meant.retain(|((stem, parts), _)| *parts > 1 || !split.contains(last_part(stem)));
+        if *self == GgufChoice::Only && meant.iter().any(|((stem, _), _)| !is_imatrix(stem)) {
+            meant.retain(|((stem, _), _)| !is_imatrix(stem));
+        }
         match meant.len() {
             1 => Ok(meant.remove(0).1),
             _ => Err(all),
@@ -131,8 +143,8 @@ impl GgufChoice {
         let file = last_part(path).to_ascii_lowercase();
         match self {
             GgufChoice::Named(name) => stem(name).0 == last_part(path),
-            // What reads images for a model, and what its weights were weighed by, lies beside it.
-            _ if file.contains("mmproj") || file.starts_with("imatrix") => false,
+            // What reads images for a model lies beside it.
+            _ if file.contains("mmproj") => false,
             GgufChoice::Only => true,
             GgufChoice::Format(format) => {
                 let before = file.strip_suffix(&format.to_ascii_lowercase());
@@ -164,12 +176,20 @@ mod tests {
         let format = GgufChoice::Format("q8_0".into()).among(below.into_iter());
         let named = GgufChoice::Named("b-Q8_0.gguf".into()).among(below.into_iter());
         assert_eq!([format, named], [Ok(vec![below[0]]), Ok(vec![below[0]])], "a folder is not asked for");
-        let seeing = ["imatrix_m.gguf", "m-F16.gguf", "mmproj-m-F16.gguf", "mmproj-m-Q8_0.gguf"];
+        let seeing =
+            ["imatrix_m.gguf", "m-F16.gguf", "m-imatrix.gguf", "mmproj-m-F16.gguf", "mmproj-m-Q8_0.gguf"];
         let of = |choice: GgufChoice| choice.among(seeing.into_iter());
         assert_eq!(of(GgufChoice::Format("F16".into())), Ok(vec!["m-F16.gguf"]), "what sees is no model");
         assert_eq!(of(GgufChoice::Only), Ok(vec!["m-F16.gguf"]));
         assert_eq!(of(GgufChoice::Named("mmproj-m-Q8_0.gguf".into())), Ok(vec!["mmproj-m-Q8_0.gguf"]));
         assert_eq!(of(GgufChoice::Format("Q8_0".into())), Err(seeing.to_vec()));
+        let among = |names: &[&'static str]| GgufChoice::Only.among(names.iter().copied());
+        assert_eq!(among(&seeing[2..3]), Ok(vec![seeing[2]]), "nothing else may be meant");
+        assert_eq!(
+            among(&["m-Q4_K_M-imatrix.gguf", "m-Q4_K_M.gguf"]).unwrap_err().len(),
+            2,
+            "both are models"
+        );
         // Parts are preferred to the same in one file; which of those with other names is meant, nobody can say.
         assert_eq!(chosen("o/n"), Err(5));
         let twice = ["all/b.gguf", names[3], names[4]];

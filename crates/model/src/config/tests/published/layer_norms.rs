@@ -191,7 +191,9 @@ fn command_r_plus_has_layer_norms_of_heads() {
 
 #[test]
 fn layer_norms_of_heads_are_refused() {
-    for (mut config, field) in [(phi_2(), "qk_layernorm"), (stablelm(), "qk_layernorm")] {
+    for (mut config, field) in
+        [(phi_2(), "qk_layernorm"), (stablelm(), "qk_layernorm"), (command_r7b(), "use_qk_norm")]
+    {
         config[field] = json!(true);
         assert!(refused(config).contains(field), "{field}");
     }

@@ -58,7 +58,15 @@ fn text_turns_by_its_position_alone() {
     later["hidden_size"] = json!(8);
     assert_eq!(read(later.clone()), two);
     later["text_config"]["model_type"] = json!("qwen3_vl_text");
-    assert!(refused(later).contains("a decoder of Qwen2VLForConditionalGeneration"));
+    assert!(refused(later).contains("a decoder of Qwen2_5_VLForConditionalGeneration"));
+    // Tied where the decoder says so, whatever is said of the whole, of this one alone.
+    let mut tied = qwen_25();
+    tied["text_config"] = without(qwen_25(), &["architectures", "vision_config"]);
+    tied["text_config"]["tie_word_embeddings"] = json!(true);
+    assert!(read(tied).tied_head);
+    let mut untied = qwen_3();
+    untied["tie_word_embeddings"] = json!(false);
+    assert!(!read(untied).tied_head);
     let mut before = qwen_25();
     (before["architectures"], before["model_type"]) =
         (json!(["Qwen2VLForConditionalGeneration"]), json!("qwen2_vl"));
