@@ -141,6 +141,7 @@ fn every_family_of_models_attends_on_the_host_with_its_own_norms_and_rotations()
         "opt-350m",
         "mistral",
         "llama-dynamic-v4",
+        "cohere-plus",
         "cohere2",
         "gemma2",
         "gemma3",

@@ -7,7 +7,7 @@ use super::CONFIG_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::file::read_text;
 use crate::json::Fields;
-use crate::quantized::{self, Method, Scheme};
+use crate::quantized::{Method, Scheme};
 
 /// PEFT's: weights that are added to those of another model.
 const ADAPTER: &str = "adapter_config.json";

@@ -23,8 +23,8 @@ mod scheme;
 
 pub(crate) use fold::{fold, is_zero_bias};
 pub(crate) use matrix::Matrix;
+pub(crate) use scheme::Method;
 pub use scheme::Scheme;
-pub(crate) use scheme::{Method, unread};
 
 #[cfg(test)]
 mod tests;

@@ -109,7 +109,7 @@ impl Scheme {
 }
 
 /// The error for what is quantised in a way that is not read.
-pub(crate) fn unread(file: &str, by: &str) -> Error {
+fn unread(file: &str, by: &str) -> Error {
     Error::unsupported(file, format!("a checkpoint quantised by `{}`", by.escape_debug()), READ)
 }
 
