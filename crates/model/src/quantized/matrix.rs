@@ -201,8 +201,12 @@ impl Matrix {
             Codes::Named { part, is_low_first, .. } => {
                 let bytes = part.bytes(files, outputs.clone(), 0..self.inputs / 2)?;
                 let turn = if *is_low_first { 4 } else { 0 };
-                let both = bytes.iter().map(|two| two.rotate_left(turn));
-                Ok(both.flat_map(|two| [two >> 4, two & 15]).collect())
+                let mut codes = vec![0; 2 * bytes.len()];
+                for (codes, two) in codes.as_chunks_mut().0.iter_mut().zip(bytes) {
+                    let two = two.rotate_left(turn);
+                    *codes = [two >> 4, two & 15];
+                }
+                Ok(codes)
             }
         }
     }
