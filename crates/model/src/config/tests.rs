@@ -279,7 +279,7 @@ fn how_weights_are_quantised() {
     assert_eq!(scheme(compressed), beside(Some([32, 16])));
     let of_bytes = [
         json!({"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_storage": "uint8"}),
-        json!({"load_in_8bit": true, "bnb_4bit_quant_storage": "bfloat16"}),
+        json!({"load_in_8bit": true}),
     ];
     assert!(of_bytes.into_iter().all(|told| scheme(told) == Some(Scheme::BitsAndBytes)));
 }
@@ -290,10 +290,6 @@ fn quantised_otherwise_is_refused_by_name() {
         check_refused(json!({"quantization_config": told}), &format!("quantised by `{by}"));
     };
     refused(json!({"quant_method": "quanto"}), "quanto` is not supported; supported: GPTQ");
-    refused(
-        json!({"load_in_4bit": true, "bnb_4bit_quant_storage": "bfloat16"}),
-        "bitsandbytes, stored as bfloat16`",
-    );
     refused(json!({}), "quantization_config of config.json`");
     refused(json!({"quant_method": "aqlm"}), "aqlm`");
     refused(json!({"quant_method": "gptq", "bits": 5}), "gptq to 5 bits`");

@@ -1,7 +1,8 @@
 //! Matrices of bitsandbytes: codes of 4 bits that name numbers of a table, and whole numbers of 8 bits (LLM.int8).
 //!
 //! ```text
-//! P.weight                  U8, two codes in a byte, the first above; the matrix row by row
+//! P.weight                  two codes in a byte, the first above; the matrix row by row. U8, or bytes that are called floats
+//!                           (`bnb_4bit_quant_storage`)
 //! P.weight.quant_map        what each of the 16 codes is
 //! P.weight.absmax           what `blocksize` numbers one behind another are multiplied by, also across rows: F32, or
 //!                           U8 with .nested_quant_map and, for `nested_blocksize` of them, .nested_absmax
@@ -34,6 +35,7 @@ impl Parts<'_> {
     pub(super) fn bitsandbytes(&mut self, codes: Part) -> Found<Pieces> {
         match codes.kind() {
             Kind::Octets => self.of_a_table(codes),
+            Kind::Float(_) => self.of_a_table(codes.as_octets()),
             Kind::Bytes if codes.dims.len() == 2 => self.of_largest(codes),
             _ => Err(codes.expected("codes of 4 bits, or a matrix of whole numbers of 8")),
         }

@@ -79,13 +79,17 @@ fn bases(scheme: Scheme, announced: &BTreeMap<String, Announced>) -> Vec<(String
         Scheme::Beside { .. } => &["weight_packed", "weight"],
         Scheme::BitsAndBytes => &["weight"],
     };
-    let plain =
-        |found: &Announced| matches!(Part::of(found).map(|part| part.kind()), Ok(Kind::Float(_)) | Err(_));
+    // Codes of bitsandbytes may lie in what looks like numbers: what they are multiplied by is beside them.
+    let of_a_table = |name: &str| announced.contains_key(&format!("{name}.absmax"));
+    let plain = |name: &str, found: &Announced| {
+        let floats = matches!(Part::of(found).map(|part| part.kind()), Ok(Kind::Float(_)) | Err(_));
+        floats && !(scheme == Scheme::BitsAndBytes && of_a_table(name))
+    };
     let mut all = Vec::new();
     for (name, found) in announced {
         let leaf =
             leaves.iter().find(|leaf| name.strip_suffix(**leaf).is_some_and(|base| base.ends_with('.')));
-        if let Some(leaf) = leaf.filter(|_| !plain(found)) {
+        if let Some(leaf) = leaf.filter(|_| !plain(name, found)) {
             all.push((name[..name.len() - leaf.len() - 1].to_owned(), *leaf));
         }
     }

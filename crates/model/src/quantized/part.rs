@@ -103,6 +103,12 @@ impl Part {
         Part { dims, ..self }
     }
 
+    /// Its bytes, whatever its numbers are.
+    pub(super) fn as_octets(self) -> Part {
+        let count = self.count().saturating_mul(self.kind.width());
+        Part { kind: Kind::Octets, dims: vec![count], ..self }
+    }
+
     /// Rows and columns; a vector is one number a row, a number alone a matrix of one.
     pub(super) fn matrix(&self) -> [usize; 2] {
         match self.dims[..] {

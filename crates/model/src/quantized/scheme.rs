@@ -97,9 +97,9 @@ impl Scheme {
             Some("compressed-tensors") => compressed(told),
             Some("fp8") => fp8(told),
             Some("fbgemm_fp8") => Ok(Scheme::Beside { block: None }),
-            Some("bitsandbytes") => bitsandbytes(told),
+            Some("bitsandbytes") => Ok(Scheme::BitsAndBytes),
             Some(other) => Err(unread(told.file, other)),
-            None if told.first_set(&["load_in_4bit", "load_in_8bit"]).is_some() => bitsandbytes(told),
+            None if told.first_set(&["load_in_4bit", "load_in_8bit"]).is_some() => Ok(Scheme::BitsAndBytes),
             None if told.get("group_size").is_some() && told.get("bits").is_some() => {
                 Err(unread(told.file, "mlx"))
             }
@@ -192,15 +192,6 @@ fn fp8(told: &Fields) -> Result<Scheme> {
     let said = block_of(told, "weight_block_size")?;
     let unsaid = !told.has_null("weight_block_size");
     Ok(Scheme::Beside { block: said.or(unsaid.then_some(FP8_BLOCK)) })
-}
-
-fn bitsandbytes(told: &Fields) -> Result<Scheme> {
-    // Of 8 bits that is nobody's.
-    let is_of_8 = told.flag("load_in_8bit")? == Some(true);
-    match told.text("bnb_4bit_quant_storage")?.filter(|_| !is_of_8) {
-        None | Some("uint8") => Ok(Scheme::BitsAndBytes),
-        Some(other) => Err(unread(told.file, &format!("bitsandbytes, stored as {other}"))),
-    }
 }
 
 fn block_of(told: &Fields, name: &str) -> Result<Option<[usize; 2]>> {

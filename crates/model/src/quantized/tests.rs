@@ -252,6 +252,11 @@ fn scales_of_scales_are_of_so_many() {
         all.iter().position(|(found, ..)| *found == name).expect("such a tensor")
     };
     let plain = rows(&|_| {});
+    let called_floats = rows(&|all| {
+        let at = all.iter().position(|(name, ..)| *name == format!("model.{up}")).expect("codes");
+        (all[at].1, all[at].2) = ("BF16", vec![96 * 64 / 4, 1]);
+    });
+    assert!(plain == called_floats, "bytes are the same whatever they are called");
     let by_another_name = rows(&|all| {
         let at = place(all, "quant_state.bitsandbytes__nf4");
         all[at].0 = all[at].0.replace("nf4", "fp4");
