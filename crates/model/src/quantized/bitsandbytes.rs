@@ -35,7 +35,7 @@ impl Parts<'_> {
     pub(super) fn bitsandbytes(&mut self, codes: Part) -> Found<Pieces> {
         match codes.kind() {
             Kind::Octets => self.of_a_table(codes),
-            Kind::Float(_) => self.of_a_table(codes.as_octets()),
+            Kind::Float(_) => self.of_a_table(codes.into_octets()),
             Kind::Bytes if codes.dims.len() == 2 => self.of_largest(codes),
             _ => Err(codes.expected("codes of 4 bits, or a matrix of whole numbers of 8")),
         }

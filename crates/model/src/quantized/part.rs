@@ -104,7 +104,7 @@ impl Part {
     }
 
     /// Its bytes, whatever its numbers are.
-    pub(super) fn as_octets(self) -> Part {
+    pub(super) fn into_octets(self) -> Part {
         let count = self.count().saturating_mul(self.kind.width());
         Part { kind: Kind::Octets, dims: vec![count], ..self }
     }
