@@ -64,7 +64,7 @@ impl Parts<'_> {
         let State { shape, block, nested } = self.state()?;
         let [outputs, inputs] = shape;
         let count = outputs.saturating_mul(inputs);
-        // Of such a matrix rows begin within bytes.
+        // Rows of an odd number of inputs would begin within bytes.
         if !inputs.is_multiple_of(2) || codes.count() != count / 2 {
             return Err(codes.does_not_fit(shape));
         }
@@ -117,10 +117,8 @@ impl Parts<'_> {
     }
 
     fn state(&mut self) -> Found<State> {
-        let part = match STATES.map(|leaf| self.optional(leaf)) {
-            [Ok(None), Ok(None)] => return Err(format!("`{}.{}` is missing", self.base, STATES[0]).into()),
-            [nf4, fp4] => nf4?.or(fp4?).expect("one of both"),
-        };
+        let [nf4, fp4] = STATES.map(|leaf| self.optional(leaf));
+        let part = nf4?.or(fp4?).ok_or_else(|| format!("`{}.{}` is missing", self.base, STATES[0]))?;
         if part.kind() != Kind::Octets || part.count() > STATE_BYTES_MAX {
             return Err(part.expected("some JSON"));
         }
