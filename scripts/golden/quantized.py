@@ -158,7 +158,6 @@ class Fp4:
             state["weight_global_scale"] = (448 / most.amax()).reshape(1)
             state["weight_scale"] = (most * state["weight_global_scale"]).to(torch.float8_e4m3fn).float()
         parts = compressor.compress(state, scheme)
-        parts.pop("weight_global_scale", None) if group == 32 else None
         scale = state["weight_scale"] / state.get("weight_global_scale", torch.ones(1))
         held = (unpack_fp4_from_uint8(parts["weight_packed"], *value.shape, torch.float32) if bits == 4 else parts["weight"].float())
         exact = held * scale.repeat_interleave(group, 1)
