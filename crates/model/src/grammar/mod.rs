@@ -31,6 +31,7 @@ pub(crate) use ascii::ecma;
 use cache::Cache;
 use compile::Workers;
 pub(crate) use dialect::settled;
+pub(crate) use refs::decoded;
 
 /// White space between the parts of a JSON text: enough to indent, too little to go on for ever.
 const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";

@@ -67,7 +67,7 @@ fn reference(schema: &Map<String, Value>) -> Option<&str> {
 }
 
 /// A pointer as it is after a `#` in an address, without the escapes of addresses.
-fn decoded(pointer: &str) -> Option<String> {
+pub(crate) fn decoded(pointer: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::new(), pointer.as_bytes());
     while let Some((byte, behind)) = rest.split_first() {
         let escaped = (*byte == b'%').then(|| std::str::from_utf8(behind.get(..2)?).ok()).flatten();

@@ -41,7 +41,7 @@ pub(super) enum Step {
 /// What is read of a call in a format that names the function before its arguments: known to be one by its first argument, or by its end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
-    /// All of it, until it is known to be a call.
+    /// All of it, until it is known to be a call; then what came behind the last of its arguments.
     raw: String,
     /// Of the function.
     pub(super) name: String,
@@ -56,8 +56,13 @@ impl Draft {
     }
 
     pub(super) fn read(&mut self, c: char) {
-        if !self.begun {
-            self.raw.push(c);
+        self.raw.push(c);
+    }
+
+    /// What has been read belongs to an argument.
+    pub(super) fn told(&mut self) {
+        if self.begun {
+            self.raw.clear();
         }
     }
 
@@ -69,6 +74,7 @@ impl Draft {
 
     /// More arguments.
     pub(super) fn more(&mut self, arguments: String) -> Step {
+        self.raw.clear();
         match std::mem::replace(&mut self.begun, true) {
             true => Step::Arguments(arguments),
             false => Step::Begun(self.name.clone(), arguments),
@@ -93,12 +99,10 @@ impl Draft {
 
 impl Body {
     /// What a character may begin where a call may begin.
-    pub(super) fn begun_by(c: char, format: ToolFormat) -> Option<Self> {
-        match (format, c) {
+    pub(super) fn begun_by(c: char, calls: &Calls) -> Option<Self> {
+        match (calls.format, c) {
             (format, '<') if format.is_tagged() => Some(Body::Tagged(Tagged::default())),
-            (ToolFormat::Olmo, c) => {
-                (c.is_ascii_alphabetic() || c == '_').then(|| Body::Python(Python::default()))
-            }
+            (ToolFormat::Olmo, c) => begins_name(c, calls).then(|| Body::Python(Python::default())),
             (_, '{') => Some(Body::Object(CallObject::default())),
             _ => None,
         }
@@ -116,6 +120,16 @@ impl Body {
         }
     }
 
+    /// What makes the arguments of a call whole that goes wrong after it began, where anything does, and what was read behind them.
+    pub(super) fn mended(&mut self) -> Option<(&'static str, String)> {
+        match self {
+            Body::Object(object) => object.is_argued().then(|| ("", String::new())),
+            Body::Tagged(Tagged { draft, .. }) | Body::Python(Python { draft, .. }) => {
+                draft.begun.then(|| ("}", std::mem::take(&mut draft.raw)))
+            }
+        }
+    }
+
     /// What was read, if it was not known to be a call.
     pub(super) fn into_raw(self) -> String {
         match self {
@@ -124,4 +138,9 @@ impl Body {
             Body::Python(python) => python.draft.into_raw(),
         }
     }
+}
+
+/// Whether a name may begin with a character: as Python has it, or as some tool has it.
+pub(super) fn begins_name(c: char, calls: &Calls) -> bool {
+    c.is_ascii_alphabetic() || c == '_' || calls.tools.iter().any(|tool| tool.name.starts_with(c))
 }

@@ -218,7 +218,9 @@ impl Tool {
     }
 
     fn types_of(&self, parameter: &str) -> Types {
-        let schema = objects(&self.parameters).into_iter().find_map(|(all, _)| all.get(parameter));
+        let mut all = objects(&self.parameters).into_iter().flat_map(|(all, _)| all);
+        let others = || Some(&self.parameters["additionalProperties"]).filter(|schema| schema.is_object());
+        let schema = all.find(|(key, _)| *key == parameter).map(|(_, own)| own).or_else(others);
         schema.map_or_else(Types::default, |schema| Types::of(schema, &self.parameters))
     }
 }

@@ -40,6 +40,11 @@ impl CallObject {
         if self.begun { String::new() } else { self.raw }
     }
 
+    /// Whether it is a call, and its arguments are whole.
+    pub(super) fn is_argued(&self) -> bool {
+        self.begun && self.argued
+    }
+
     /// Takes the next character. `known`: whether a tool has a name.
     pub(super) fn push(&mut self, c: char, known: &dyn Fn(&str) -> bool) -> Step {
         if !self.begun {
@@ -92,9 +97,11 @@ impl CallObject {
         let at = value.push(c);
         if at == At::After {
             let next = self.closed(&text, known);
+            self.argued |= self.is_arguments();
+            self.key.clear();
             // A comma or brace belongs to the object.
             return match (next, c) {
-                (Step::Going, ',') => (self.forget_key(), Step::Going),
+                (Step::Going, ',') => (State::BeforeKey, Step::Going),
                 (Step::Going, '}') => (State::AfterValue, self.end()),
                 (Step::Going, c) if c.is_whitespace() => (State::AfterValue, Step::Going),
                 _ => (State::AfterValue, Step::Broken),
@@ -113,11 +120,6 @@ impl CallObject {
         self.argued |= self.is_arguments();
         self.key.clear();
         (State::AfterValue, step)
-    }
-
-    fn forget_key(&mut self) -> State {
-        self.key.clear();
-        State::BeforeKey
     }
 
     fn argument(&mut self, c: char) -> Step {

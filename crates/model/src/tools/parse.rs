@@ -1,7 +1,7 @@
 //! Reads calls out of a text as it comes: each character is looked at once, and only what may begin a marker or a
 //! call is held back.
 
-use super::body::{Body, Step};
+use super::body::{Body, Step, begins_name};
 use super::tagged::{FUNCTION, Tagged};
 use super::value::{At, Value};
 use super::{ARGS, Beside, CALL_ID, Calls, NAME_BYTES, ToolFormat, is_name_char};
@@ -114,8 +114,9 @@ impl CallParser {
             return out;
         }
         match mode {
-            // Within what closes a call.
+            // Within what closes a call, or before the next of a list.
             Mode::Between => self.held.clear(),
+            Mode::Opening if self.list && self.n_calls > 0 => self.held.clear(),
             Mode::Call(call) => self.held.push_str(&call.into_raw()),
             Mode::Bare(name) => self.held.push_str(&name),
             _ => (),
@@ -171,7 +172,6 @@ impl CallParser {
     }
 
     fn opening(&mut self, c: char, out: &mut Vec<Part>) {
-        let tag = self.held.trim_start_matches(|c: char| c.is_whitespace() || ",;".contains(c));
         match (self.calls.format, c) {
             (_, c) if c.is_whitespace() => self.held.push(c),
             (format, '[') if format.is_list() && !self.list => {
@@ -181,10 +181,13 @@ impl CallParser {
             (format, c) if format.is_mistral() && !self.list && c != '{' && c != '[' => {
                 self.mode = Mode::Bare(c.to_string());
             }
-            (ToolFormat::Llama3, c) if tag.len() < PYTHON.len() && PYTHON[tag.len()..].starts_with(c) => {
-                self.held.push(c);
+            // Of none, or with a comma behind the last.
+            (format, ']') if format.is_list() && self.list => {
+                self.held.clear();
+                self.list_ended();
             }
-            (format, c) => match Body::begun_by(c, format) {
+            (ToolFormat::Llama3, c) if self.goes_on_with_tag(c) => self.held.push(c),
+            (_, c) => match Body::begun_by(c, &self.calls) {
                 Some(body) => {
                     self.mode = Mode::Call(body);
                     self.call(c, out);
@@ -192,6 +195,19 @@ impl CallParser {
                 None => self.not_a_call(c, out),
             },
         }
+    }
+
+    /// Whether what is held, but for what may stand before it, and a character begin the tag.
+    fn goes_on_with_tag(&self, c: char) -> bool {
+        let tag = self.held.trim_start_matches(|c: char| c.is_whitespace() || ",;".contains(c));
+        PYTHON.strip_prefix(tag).is_some_and(|rest| rest.starts_with(c))
+    }
+
+    /// A list of calls is over.
+    fn list_ended(&mut self) {
+        self.list = false;
+        let closes = self.calls.format.marks().closes.unwrap_or_default();
+        self.mode = if closes.is_empty() { Mode::Text } else { Mode::Between };
     }
 
     fn call(&mut self, c: char, out: &mut Vec<Part>) {
@@ -219,10 +235,21 @@ impl CallParser {
         }
     }
 
-    /// A call that goes wrong after it began ends there. What it goes wrong with may begin another.
+    /// A call that goes wrong after it began ends there, with the arguments that it has. What it goes wrong with may begin another.
     fn broken(&mut self, c: char, out: &mut Vec<Part>) {
-        let Mode::Call(call) = std::mem::replace(&mut self.mode, Mode::Text) else { return };
-        let raw = call.into_raw();
+        let Mode::Call(mut call) = std::mem::replace(&mut self.mode, Mode::Text) else { return };
+        let Some((closes, behind)) = call.mended() else { return self.text_again(&call.into_raw(), c, out) };
+        self.argument(closes, out);
+        self.ended(Mode::Between);
+        if behind.is_empty() {
+            return self.step(c, out);
+        }
+        self.mode = Mode::Text;
+        self.text_again(&behind, c, out);
+    }
+
+    /// What was read is text, up to what may begin a call; with nothing read, the character that came last.
+    fn text_again(&mut self, raw: &str, c: char, out: &mut Vec<Part>) {
         let opens = self.calls.format.marks().opens;
         let begins = |at: &usize| opens.iter().any(|marker| marker.starts_with(&raw[*at..]));
         let first = opens.first().and_then(|marker| raw.rfind(&marker[..1])).filter(begins);
@@ -240,11 +267,14 @@ impl CallParser {
         if c != '{' {
             name.push(c);
             let rest = name.trim_start_matches(is_name_char);
-            let sound = rest.len() < name.len() && is_between(rest);
+            let is_any =
+                |known: &str| known.starts_with(&**name) || name.strip_prefix(known).is_some_and(is_between);
+            let sound = rest.len() < name.len() && is_between(rest)
+                || self.calls.tools.iter().any(|tool| is_any(&tool.name));
             if !sound || name.len() > NAME_BYTES {
-                self.held.push_str(&std::mem::take(name));
+                let name = std::mem::take(name);
                 self.mode = Mode::Text;
-                self.give_back(out);
+                self.text_again(&name, c, out);
             }
             return;
         }
@@ -286,12 +316,12 @@ impl CallParser {
                 self.mode = Mode::Opening;
             }
             '{' if format == ToolFormat::Llama3 => self.opening(c, out),
-            ',' if format.is_list() && self.held.is_empty() => self.mode = Mode::Opening,
-            ']' if format.is_list() && self.held.is_empty() => {
-                self.list = false;
-                self.mode = if closes.is_empty() { Mode::Text } else { Mode::Between };
+            ',' if self.list && self.held.is_empty() => {
+                self.held.push(c);
+                self.mode = Mode::Opening;
             }
-            c if format == ToolFormat::Olmo && self.held.is_empty() && is_name_char(c) => {
+            ']' if self.list && self.held.is_empty() => self.list_ended(),
+            c if format == ToolFormat::Olmo && self.held.is_empty() && begins_name(c, &self.calls) => {
                 self.opening(c, out)
             }
             _ => {

@@ -24,15 +24,19 @@ enum Place {
 
 /// What stands open in a value.
 #[derive(Clone, Copy, Debug, Default)]
-struct Scan {
+pub(super) struct Scan {
     depth: u32,
     quote: Option<char>,
     escape: bool,
 }
 
 impl Scan {
+    pub(super) fn is_quoted(&self) -> bool {
+        self.quote.is_some()
+    }
+
     /// Whether a character stands within something.
-    fn push(&mut self, c: char) -> bool {
+    pub(super) fn push(&mut self, c: char) -> bool {
         match (self.quote, c) {
             (Some(_), _) if std::mem::take(&mut self.escape) => true,
             (Some(_), '\\') => {

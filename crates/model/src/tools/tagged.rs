@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::body::{Draft, Step};
+use super::python::Scan;
 use super::types::{Types, as_json};
 use super::{Calls, NAME_BYTES};
 
@@ -37,13 +38,15 @@ impl Default for Place {
 }
 
 /// A value that is being read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Text {
     types: Types,
     /// All of it; of a text, what is not told yet.
     read: String,
     /// What may begin the end.
     held: String,
+    /// What stands open in it, if it is no text.
+    scan: Scan,
     /// A line break comes next, if any, which is no part of it.
     fresh: bool,
 }
@@ -67,6 +70,9 @@ impl Tagged {
             Place::Value(text) => value(text, c),
         };
         self.place = place;
+        if matches!(step, Step::Arguments(_)) {
+            self.draft.told();
+        }
         step
     }
 
@@ -104,7 +110,7 @@ impl Tagged {
         let types = calls.tool(&self.draft.name).map_or_else(Types::default, |tool| tool.types_of(&key));
         let quote = if types.is_text() { "\"" } else { "" };
         let more = self.draft.key(&key) + quote;
-        let text = Text { types, read: String::new(), held: String::new(), fresh: true };
+        let text = Text { types, fresh: true, ..Text::default() };
         (Place::Value(text), self.draft.more(more))
     }
 }
@@ -116,8 +122,8 @@ fn value(mut text: Text, c: char) -> (Place, Step) {
     }
     text.held.push(c);
     let sure = sure(&text.held);
-    text.read.extend(text.held.drain(..sure));
-    if text.held.trim_start_matches('\n') == END_OF_PARAMETER {
+    text.take(sure);
+    if text.held.trim_start_matches('\n') == END_OF_PARAMETER && !text.is_quoted() {
         let told = match text.types.is_text() {
             true => escaped(&text.read) + "\"",
             false => as_json(&text.read, &text.types),
@@ -127,6 +133,24 @@ fn value(mut text: Text, c: char) -> (Place, Step) {
     let told = if text.types.is_text() { escaped(&std::mem::take(&mut text.read)) } else { String::new() };
     let step = if told.is_empty() { Step::Going } else { Step::Arguments(told) };
     (Place::Value(text), step)
+}
+
+impl Text {
+    /// So many bytes of what may have been its end are of it.
+    fn take(&mut self, sure: usize) {
+        let is_text = self.types.is_text();
+        for c in self.held.drain(..sure) {
+            if !is_text {
+                self.scan.push(c);
+            }
+            self.read.push(c);
+        }
+    }
+
+    /// Whether a text within a list or an object is open: what looks like the end is in it.
+    fn is_quoted(&self) -> bool {
+        self.scan.is_quoted() && self.read.trim_start().starts_with(['[', '{'])
+    }
 }
 
 /// Bytes at a text's beginning that are no part of what ends a value: the rest may begin that, with the line break before it.

@@ -8,7 +8,7 @@ pub(super) fn calls(format: ToolFormat) -> Calls {
     let parameters = json!({"type": "object", "properties": {
         "s": {"type": "string"}, "n": {"type": "integer"}, "ok": {"type": "boolean"}, "all": {"type": "array"},
         "o": {"$ref": "#/$defs/o"}, "maybe": {"anyOf": [{"type": "number"}, {"type": "string"}]},
-        "text": {"type": ["string", "null"]}, "any": {},
+        "text": {"type": ["string", "null"]}, "any": {}, "version": {"type": ["string", "integer"]}, "one": {"enum": ["1", 2]},
     }, "$defs": {"o": {"type": "object"}}});
     let tool = |name: &str| Tool { name: String::from(name), parameters: parameters.clone() };
     Calls { format, tools: ["f", "g.h", "ein Gerät"].map(tool).into(), most: 8, beside: Beside::Text }
@@ -357,4 +357,58 @@ fn templates_name_their_format() {
         assert_eq!(format.call_id("7").len(), 9, "what its template insists on");
     }
     assert_ne!(ToolFormat::Hermes.call_id("7"), ToolFormat::Hermes.call_id("8"));
+}
+
+/// What a call has until it goes wrong is JSON, and what it goes wrong with is told.
+#[test]
+fn calls_that_go_wrong_have_what_was_right() {
+    check(
+        ToolFormat::Olmo,
+        "<function_calls>f(n=1, s=oops)</function_calls>\n<function_calls>f(n=2)</function_calls>",
+        "s=oops)</function_calls>",
+        &[("f", "{\"n\": 1}"), ("f", "{\"n\": 2}")],
+    );
+    let tagged = |inner: &str| format!("<tool_call>\n<function=f>\n{inner}</function>\n</tool_call>\n");
+    let wrong = tagged("<parameter=n>\n1\n</parameter>\n<parameter=b\n")
+        + &tagged("<parameter=n>\n2\n</parameter>\n");
+    let found = [("f", "{\"n\": 1}"), ("f", "{\"n\": 2}")];
+    check(ToolFormat::QwenXml, &wrong, "<parameter=b\n</function>\n</tool_call>", &found);
+    let unclosed = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call>";
+    check(ToolFormat::Hermes, unclosed, "", &[("f", "{\"a\": 1}")]);
+    let spaced = "<tool_call>{\"id\": 1 , \"name\":\"f\",\"arguments\":{}}</tool_call>";
+    check(ToolFormat::Hermes, spaced, "", &[("f", "{}")]);
+    let again = "[TOOL_CALLS]abc[TOOL_CALLS]f{\"a\":1}";
+    check(ToolFormat::MistralArgs, again, "[TOOL_CALLS]abc", &[("f", "{\"a\":1}")]);
+    let spaced = "[TOOL_CALLS]ein Gerät[ARGS]{\"n\": 1}";
+    check(ToolFormat::MistralArgs, spaced, "", &[("ein Gerät", "{\"n\": 1}")]);
+    let list = "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}";
+    check(ToolFormat::Granite, &format!("{list}], and then more"), ", and then more", &[("f", "{}")]);
+    check(ToolFormat::Granite, &format!("{list},]"), "", &[("f", "{}")]);
+    check(ToolFormat::Granite, &format!("{list}, oops]"), ", oops]", &[("f", "{}")]);
+}
+
+#[test]
+fn values_in_tags_are_of_their_types() {
+    let check = |value: &str, json: &str| {
+        let (key, value) = value.split_once('=').unwrap();
+        let text = format!("<function=f>\n<parameter={key}>\n{value}\n</parameter>\n</function>");
+        check(ToolFormat::QwenXml, &text, "", &[("f", &format!("{{\"{key}\": {json}}}"))]);
+    };
+    check("version=1.10", "\"1.10\"");
+    check("version=11", "11");
+    check("one=1", "\"1\"");
+    check("one=2", "2");
+    // What ends a value may stand in a text within it.
+    check("all=[\"</parameter>\", \"\\\"</parameter>\"]", "[\"</parameter>\", \"\\\"</parameter>\"]");
+    check("all=it's", "\"it's\"");
+}
+
+/// A model that writes white space on and on.
+#[test]
+fn white_space_before_a_call_takes_no_more_time_the_more_there_is() {
+    let mut parser = calls(ToolFormat::Llama3).parser();
+    let parts = parser.push(&"\n".repeat(2_000_000));
+    assert_eq!((parts, parser.n_calls()), (vec![], 0));
+    let call = parser.push("{\"name\": \"f\", \"parameters\": {}}");
+    assert_eq!((call.len(), parser.n_calls()), (2, 1));
 }

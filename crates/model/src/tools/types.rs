@@ -1,49 +1,71 @@
 //! Of which types a parameter may be, as its tool's schema says: what tells a value that is written as a text is.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::literal;
+use crate::grammar::decoded;
 
-/// Most schemas that are looked at for one parameter: those that name others may go round.
+/// Most schemas that are looked at for one parameter, and most objects that parameters may be: those that name others may go round.
 const LEAVES: usize = 64;
+/// How deep schemas lie in each other that all hold for one value.
+const DEPTH: usize = 8;
 
 /// Types that a value may have, by JSON Schema's names; none where nothing is said of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Types(Vec<String>);
+pub(super) struct Types {
+    names: Vec<String>,
+    /// Texts that it may be, where it is one of some values.
+    texts: Vec<String>,
+}
 
 impl Types {
     /// Those that a schema allows, which stands in another.
     pub(super) fn of(schema: &Value, root: &Value) -> Self {
-        let leaves = leaves(schema, root);
-        let all =
-            leaves.into_iter().flat_map(|leaf| match (&leaf["type"], &leaf["enum"], leaf.get("const")) {
-                (Value::String(one), ..) => vec![one.clone()],
-                (Value::Array(some), ..) => {
-                    some.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        let mut types = Types::default();
+        types.add(schema, root, DEPTH);
+        types
+    }
+
+    fn add(&mut self, schema: &Value, root: &Value, depth: usize) {
+        for leaf in leaves(schema, root) {
+            let chosen = leaf["enum"].as_array().map(Vec::as_slice);
+            let chosen = chosen.or_else(|| leaf.get("const").map(std::slice::from_ref)).unwrap_or_default();
+            self.texts.extend(chosen.iter().filter_map(Value::as_str).map(str::to_owned));
+            let names = &mut self.names;
+            match &leaf["type"] {
+                Value::String(one) => names.push(one.clone()),
+                Value::Array(some) => names.extend(some.iter().filter_map(Value::as_str).map(str::to_owned)),
+                _ if !chosen.is_empty() => names.extend(chosen.iter().map(|value| of(value).to_owned())),
+                _ if leaf.get("properties").is_some() => names.push("object".to_owned()),
+                _ if leaf.get("items").is_some() => names.push("array".to_owned()),
+                // Of each of these it must be: the first that says something of it counts.
+                _ => {
+                    let parts = leaf["allOf"].as_array().filter(|_| depth > 0).into_iter().flatten();
+                    let before = (self.names.len(), self.texts.len());
+                    for part in parts {
+                        if (self.names.len(), self.texts.len()) == before {
+                            self.add(part, root, depth - 1);
+                        }
+                    }
                 }
-                (_, Value::Array(some), _) => some.iter().map(|value| of(value).to_owned()).collect(),
-                (.., Some(one)) => vec![of(one).to_owned()],
-                _ if leaf.get("properties").is_some() => vec!["object".to_owned()],
-                _ if leaf.get("items").is_some() => vec!["array".to_owned()],
-                // Of each of these it must be: one of them says of which type.
-                _ => named_by_parts(leaf, root).into_iter().collect(),
-            });
-        Types(all.collect())
+            }
+        }
     }
 
     /// Whether a value is a text, whatever is in it.
     pub(super) fn is_text(&self) -> bool {
-        self.0.iter().all(|name| name == "string")
+        self.names.iter().all(|name| name == "string")
     }
 
     /// Whether a text is one of them.
     pub(super) fn may_be_text(&self) -> bool {
-        self.0.is_empty() || self.0.iter().any(|name| name == "string")
+        self.names.is_empty() || self.names.iter().any(|name| name == "string")
     }
 
     fn has(&self, value: &Value) -> bool {
         let name = of(value);
-        self.0.iter().any(|one| one == name || (one == "integer" && name == "number"))
+        let is_whole = value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|x| x.fract() == 0.0);
+        self.names.iter().any(|one| one == name || (one == "integer" && name == "number" && is_whole))
     }
 }
 
@@ -58,15 +80,9 @@ fn of(value: &Value) -> &'static str {
     }
 }
 
-/// The type that one of the schemas names of which a value must be all.
-fn named_by_parts(leaf: &Value, root: &Value) -> Option<String> {
-    let parts = leaf["allOf"].as_array()?;
-    parts.iter().find_map(|part| named(part, root).unwrap_or(part)["type"].as_str()).map(str::to_owned)
-}
-
 /// What a schema names instead of saying it.
 fn named<'a>(schema: &Value, root: &'a Value) -> Option<&'a Value> {
-    root.pointer(schema["$ref"].as_str()?.strip_prefix('#')?)
+    root.pointer(&decoded(schema["$ref"].as_str()?.strip_prefix('#')?)?)
 }
 
 /// The schemas that say what a value may be: those that one without a type of its own chooses among, and what it names. None where
@@ -87,22 +103,57 @@ pub(super) fn leaves<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a Value> {
     Vec::new()
 }
 
-/// Parameters by their names, and which of them there must be.
-pub(super) type Object<'a> = (&'a Map<String, Value>, Vec<&'a str>);
+/// Parameters with their names, and which of them there must be.
+pub(super) type Object<'a> = (Vec<(&'a String, &'a Value)>, Vec<&'a str>);
 
-/// What a tool's parameters may be: one of these.
-pub(super) fn objects<'a>(parameters: &'a Value) -> Vec<Object<'a>> {
-    let object = |leaf: &'a Value| {
-        let required = leaf["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        Some((leaf["properties"].as_object()?, required.collect()))
+/// What a tool's parameters may be: one of these; none where nothing is said of them, or too much.
+pub(super) fn objects(parameters: &Value) -> Vec<Object<'_>> {
+    let says = |(all, required): &Object<'_>| !all.is_empty() || !required.is_empty();
+    let found = objects_of(parameters, parameters, DEPTH);
+    found.filter(|all| all.iter().any(says)).unwrap_or_default()
+}
+
+/// Of a schema what it says itself, with what each says of which all hold, and one of those of which any does.
+fn objects_of<'a>(schema: &'a Value, root: &'a Value, depth: usize) -> Option<Vec<Object<'a>>> {
+    if depth == 0 {
+        return None;
+    }
+    if let Some(named) = named(schema, root) {
+        return objects_of(named, root, depth - 1);
+    }
+    let own = schema["properties"].as_object().into_iter().flatten().collect();
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut all: Vec<Object<'a>> = vec![(own, required.collect())];
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        all = with(all, &objects_of(part, root, depth - 1)?)?;
+    }
+    for key in ["anyOf", "oneOf"] {
+        let Some(some) = schema[key].as_array() else { continue };
+        let some: Option<Vec<_>> = some.iter().map(|one| objects_of(one, root, depth - 1)).collect();
+        all = with(all, &some?.concat())?;
+    }
+    Some(all)
+}
+
+/// Each of some with each of others.
+fn with<'a>(some: Vec<Object<'a>>, others: &[Object<'a>]) -> Option<Vec<Object<'a>>> {
+    let both = |(one, of_one): &Object<'a>, (other, of_other): &Object<'a>| {
+        let (mut all, mut required) = (one.clone(), of_one.clone());
+        all.extend(other.iter().filter(|(key, _)| !one.iter().any(|(known, _)| known == key)));
+        required.extend(of_other.iter().filter(|key| !of_one.contains(key)));
+        (all, required)
     };
-    leaves(parameters, parameters).into_iter().filter_map(object).collect()
+    if others.is_empty() {
+        return Some(some);
+    }
+    let is_few = some.len().checked_mul(others.len()).is_some_and(|count| count <= LEAVES);
+    is_few.then(|| some.iter().flat_map(|one| others.iter().map(move |other| both(one, other))).collect())
 }
 
 /// A value that is written as a text, as JSON: of one of the types if it can be, or what it looks like, or else that text.
 pub(super) fn as_json(text: &str, types: &Types) -> String {
     let quoted = || Value::from(text).to_string();
-    if types.is_text() {
+    if types.is_text() || types.texts.iter().any(|one| one == text) {
         return quoted();
     }
     let Some(json) = literal::to_json(text) else { return quoted() };

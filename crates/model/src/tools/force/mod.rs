@@ -167,7 +167,48 @@ fn value(schema: &Value, root: &Value) -> String {
             schema.entry(definitions).or_insert_with(|| all.clone());
         }
     }
+    // Whatever else is named stands in the whole, which goes along under a name of its own.
+    if names_elsewhere(root) {
+        let name = ["whole", "whole_"]
+            .into_iter()
+            .find(|name| root["$defs"].get(name).is_none())
+            .unwrap_or("whole__");
+        let (mut own, mut whole) = (Value::Object(schema), root.clone());
+        [&mut own, &mut whole].into_iter().for_each(|schema| lead_to(schema, &format!("#/$defs/{name}")));
+        own["$defs"][name] = whole;
+        schema = own.as_object().cloned().unwrap_or_default();
+    }
     as_python_prints(schema)
+}
+
+/// Whether a reference leads elsewhere than to what is defined for references.
+fn is_elsewhere(reference: &Value) -> bool {
+    let pointer = reference.as_str().and_then(|text| text.strip_prefix('#'));
+    pointer.is_some_and(|to| !["/$defs/", "/definitions/"].iter().any(|place| to.starts_with(place)))
+}
+
+fn names_elsewhere(schema: &Value) -> bool {
+    match schema {
+        Value::Object(all) => {
+            all.iter().any(|(key, inner)| key == "$ref" && is_elsewhere(inner) || names_elsewhere(inner))
+        }
+        Value::Array(all) => all.iter().any(names_elsewhere),
+        _ => false,
+    }
+}
+
+/// Has references that lead elsewhere lead into a copy of the whole.
+fn lead_to(schema: &mut Value, copy: &str) {
+    match schema {
+        Value::Object(all) => all.iter_mut().for_each(|(key, inner)| match inner.as_str() {
+            Some(text) if key == "$ref" && is_elsewhere(inner) => {
+                *inner = format!("{copy}{}", &text[1..]).into()
+            }
+            _ => lead_to(inner, copy),
+        }),
+        Value::Array(all) => all.iter_mut().for_each(|inner| lead_to(inner, copy)),
+        _ => {}
+    }
 }
 
 /// A text, or the special token that it is.

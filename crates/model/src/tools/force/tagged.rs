@@ -47,7 +47,7 @@ fn object(
     around: Around,
     rules: &mut Vec<String>,
 ) -> String {
-    let one = |(at, (key, schema)): (usize, (&String, &Value))| {
+    let one = |(at, (key, schema)): (usize, &(&String, &Value))| {
         let one = parameter(schema, root, &format!("{rule}_{at}"), around, rules);
         let opens = quoted(&format!("{PARAMETER}{key}{}", around[0]));
         let end = if required.contains(&key.as_str()) { "" } else { "?" };
@@ -120,13 +120,39 @@ impl Form {
     }
 }
 
-/// Texts in which a pattern is found, as JSON Schema has it.
+/// Texts in which a pattern is found, as JSON Schema has it: each of its branches has ends of its own.
 fn anywhere(pattern: &str) -> String {
-    let begins = pattern.starts_with('^');
-    let ends = pattern.ends_with('$') && !pattern.ends_with("\\$");
-    let within = &pattern[usize::from(begins)..pattern.len() - usize::from(ends)];
     let any = |is_end: bool| if is_end { "" } else { "(?s:.*)" };
-    format!("{}({}){}", any(begins), slashed(&ecma(within)), any(ends))
+    let one = |branch: &str| {
+        let begins = branch.starts_with('^');
+        let escapes = branch.strip_suffix('$').map(|rest| rest.len() - rest.trim_end_matches('\\').len());
+        let ends = escapes.is_some_and(|count| count % 2 == 0);
+        let within = &branch[usize::from(begins)..branch.len() - usize::from(ends)];
+        format!("{}({}){}", any(begins), slashed(&ecma(within)), any(ends))
+    };
+    branches(pattern).into_iter().map(one).collect::<Vec<_>>().join("|")
+}
+
+/// What an expression chooses among, outside of groups and classes.
+fn branches(pattern: &str) -> Vec<&str> {
+    let (mut found, mut first, mut depth, mut is_class, mut is_escaped) = (Vec::new(), 0, 0, false, false);
+    for (at, c) in pattern.char_indices() {
+        match c {
+            _ if std::mem::take(&mut is_escaped) => {}
+            '\\' => is_escaped = true,
+            ']' => is_class = false,
+            '[' => is_class = true,
+            '(' if !is_class => depth += 1,
+            ')' if !is_class => depth -= 1,
+            '|' if !is_class && depth == 0 => {
+                found.push(&pattern[first..at]);
+                first = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(&pattern[first..]);
+    found
 }
 
 /// An expression as it stands between slashes.

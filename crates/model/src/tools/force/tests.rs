@@ -119,6 +119,9 @@ fn texts_in_tags_are_what_their_schemas_say() {
     of(json!({"anyOf": [{"$ref": "#/$defs/e"}, {"type": "null"}]}), &["up", "null", "none", ""]);
     of(json!({"type": "string", "pattern": "^[a-c]+/\\d$"}), &["abc/1", "a/0", "d/1", "a/12"]);
     of(json!({"type": "string", "pattern": "b"}), &["abc", "b", "ac", ""]);
+    of(json!({"type": "string", "pattern": "^foo$|^bar$"}), &["foo", "bar", "foobar", "xbar"]);
+    of(json!({"type": "string", "pattern": "^a|b$"}), &["ax", "xb", "xa", "bx"]);
+    of(json!({"type": "string", "pattern": "^[|)]\\\\$"}), &["|\\", ")\\", "|", "|\\\\"]);
     of(json!({"type": "string", "minLength": 2, "maxLength": 3}), &["ab", "a\nb", "a", "abcd"]);
     of(json!({"type": "integer"}), &["5", "-12", "5.5", "five"]);
     of(json!({"type": ["string", "integer"]}), &["5", "five", "x</parameter>\n", "</parameter>\nx"]);
@@ -150,6 +153,38 @@ fn what_a_schema_says_by_others() {
         json!({"oneOf": [integer, boolean]}),
         &[&[("a", "1")], &[("b", "true")]],
         &[&[], &[("a", "1"), ("b", "true")]],
+    );
+    // As tools of MCP say it, whose parameters are objects first of all.
+    takes(
+        json!({"type": "object", "anyOf": [integer, boolean]}),
+        &[&[("a", "1")], &[("b", "true")]],
+        &[&[], &[("a", "x")]],
+    );
+    takes(
+        json!({"type": "object", "properties": {"c": {"type": "string"}}, "allOf": [integer, {"$ref": "#/$defs/b"}], "$defs": {"b": boolean}}),
+        &[&[("c", "x"), ("a", "1"), ("b", "true")], &[("a", "1"), ("b", "true")]],
+        &[&[("a", "1")], &[("c", "x")]],
+    );
+    // What is named may stand anywhere in the whole.
+    takes(
+        json!({"properties": {"a": {"type": "integer"}, "l": {"type": "array", "items": {"$ref": "#/properties/a"}}}, "required": ["l"]}),
+        &[&[("l", "[1, 2]")]],
+        &[&[("l", "[\"x\"]")]],
+    );
+    takes(
+        json!({"type": "object", "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#"}}}, "required": ["kids"]}),
+        &[&[("kids", "[{\"v\": 1, \"kids\": []}]")]],
+        &[&[("kids", "[[]]")]],
+    );
+    takes(
+        json!({"properties": {"n": {"$ref": "#/$defs/L%3Cint%3E"}}, "required": ["n"], "$defs": {"L<int>": {"type": "integer"}}}),
+        &[&[("n", "5")]],
+        &[&[("n", "five")]],
+    );
+    takes(
+        json!({"properties": {"n": {"allOf": [{"$ref": "#/$defs/c"}, {"description": "d"}]}}, "required": ["n"], "$defs": {"c": {"enum": [1, 2]}}}),
+        &[&[("n", "1")]],
+        &[&[("n", "zz")]],
     );
     // A value that must be all of two is no text.
     let all = json!({"allOf": [{"$ref": "#/$defs/n"}, {"minimum": 3}]});
