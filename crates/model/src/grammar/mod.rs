@@ -69,10 +69,13 @@ pub struct Budget {
     pub cache_bytes: usize,
 }
 
+/// Bytes of a grammar at most.
+pub(crate) const SOURCE_BYTES: usize = 256 << 10;
+
 impl Default for Budget {
     fn default() -> Self {
         Budget {
-            source_bytes: 256 << 10,
+            source_bytes: SOURCE_BYTES,
             time: Duration::from_secs(5),
             workers: WORKERS,
             cache_bytes: 64 << 20,

@@ -1,14 +1,19 @@
 //! Of which types a parameter may be, as its tool's schema says: what tells a value that is written as a text is.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::literal;
 use crate::grammar::decoded;
 
-/// Most schemas that are looked at for one parameter, and most objects that parameters may be: those that name others may go round.
+/// Most schemas that are looked at for one parameter: those that name others may go round.
 const LEAVES: usize = 64;
-/// How deep schemas lie in each other that all hold for one value.
-const DEPTH: usize = 8;
+/// Most that are looked at for all parameters of a tool, and how deep they may lie in each other.
+const PARTS: usize = 256;
+const DEPTH: usize = 16;
+/// Objects that parameters may be: of more, the first.
+const OBJECTS: usize = 64;
 
 /// Types that a value may have, by JSON Schema's names; none where nothing is said of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,11 +27,12 @@ impl Types {
     /// Those that a schema allows, which stands in another.
     pub(super) fn of(schema: &Value, root: &Value) -> Self {
         let mut types = Types::default();
-        types.add(schema, root, DEPTH);
+        types.add(schema, root, &mut { LEAVES });
         types
     }
 
-    fn add(&mut self, schema: &Value, root: &Value, depth: usize) {
+    /// `left`: how many may be looked at of which all must hold.
+    fn add(&mut self, schema: &Value, root: &Value, left: &mut usize) {
         for leaf in leaves(schema, root) {
             let chosen = leaf["enum"].as_array().map(Vec::as_slice);
             let chosen = chosen.or_else(|| leaf.get("const").map(std::slice::from_ref)).unwrap_or_default();
@@ -40,11 +46,11 @@ impl Types {
                 _ if leaf.get("items").is_some() => names.push("array".to_owned()),
                 // Of each of these it must be: the first that says something of it counts.
                 _ => {
-                    let parts = leaf["allOf"].as_array().filter(|_| depth > 0).into_iter().flatten();
                     let before = (self.names.len(), self.texts.len());
-                    for part in parts {
-                        if (self.names.len(), self.texts.len()) == before {
-                            self.add(part, root, depth - 1);
+                    for part in leaf["allOf"].as_array().into_iter().flatten() {
+                        if *left > 0 && (self.names.len(), self.texts.len()) == before {
+                            *left -= 1;
+                            self.add(part, root, left);
                         }
                     }
                 }
@@ -106,48 +112,58 @@ pub(super) fn leaves<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a Value> {
 /// Parameters with their names, and which of them there must be.
 pub(super) type Object<'a> = (Vec<(&'a String, &'a Value)>, Vec<&'a str>);
 
-/// What a tool's parameters may be: one of these; none where nothing is said of them, or too much.
+/// What a tool's parameters may be: one of these; none where nothing is said of them. What has no end, or too many parts, is what
+/// it says itself.
 pub(super) fn objects(parameters: &Value) -> Vec<Object<'_>> {
     let says = |(all, required): &Object<'_>| !all.is_empty() || !required.is_empty();
-    let found = objects_of(parameters, parameters, DEPTH);
-    found.filter(|all| all.iter().any(says)).unwrap_or_default()
+    let found = objects_of(parameters, parameters, (DEPTH, &mut { PARTS }));
+    let found = found.unwrap_or_else(|| vec![own(parameters)]);
+    if found.iter().any(says) { found } else { Vec::new() }
 }
 
-/// Of a schema what it says itself, with what each says of which all hold, and one of those of which any does.
-fn objects_of<'a>(schema: &'a Value, root: &'a Value, depth: usize) -> Option<Vec<Object<'a>>> {
-    if depth == 0 {
-        return None;
-    }
-    if let Some(named) = named(schema, root) {
-        return objects_of(named, root, depth - 1);
-    }
-    let own = schema["properties"].as_object().into_iter().flatten().collect();
+fn own(schema: &Value) -> Object<'_> {
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let mut all: Vec<Object<'a>> = vec![(own, required.collect())];
+    (schema["properties"].as_object().into_iter().flatten().collect(), required.collect())
+}
+
+/// Of a schema what it says itself, with what each says of which all hold, and one of those of which any does. None where that is too
+/// much.
+fn objects_of<'a>(
+    schema: &'a Value,
+    root: &'a Value,
+    (depth, left): (usize, &mut usize),
+) -> Option<Vec<Object<'a>>> {
+    *left = left.checked_sub(1)?;
+    let depth = depth.checked_sub(1)?;
+    if let Some(named) = named(schema, root) {
+        return objects_of(named, root, (depth, left));
+    }
+    let mut all = vec![own(schema)];
     for part in schema["allOf"].as_array().into_iter().flatten() {
-        all = with(all, &objects_of(part, root, depth - 1)?)?;
+        all = with(&all, &objects_of(part, root, (depth, left))?);
     }
     for key in ["anyOf", "oneOf"] {
-        let Some(some) = schema[key].as_array() else { continue };
-        let some: Option<Vec<_>> = some.iter().map(|one| objects_of(one, root, depth - 1)).collect();
-        all = with(all, &some?.concat())?;
+        let some = schema[key].as_array().into_iter().flatten();
+        let some: Option<Vec<_>> = some.map(|one| objects_of(one, root, (depth, left))).collect();
+        all = with(&all, &some?.concat());
     }
     Some(all)
 }
 
-/// Each of some with each of others.
-fn with<'a>(some: Vec<Object<'a>>, others: &[Object<'a>]) -> Option<Vec<Object<'a>>> {
+/// Each of some with each of others, if there are any.
+fn with<'a>(some: &[Object<'a>], others: &[Object<'a>]) -> Vec<Object<'a>> {
     let both = |(one, of_one): &Object<'a>, (other, of_other): &Object<'a>| {
         let (mut all, mut required) = (one.clone(), of_one.clone());
-        all.extend(other.iter().filter(|(key, _)| !one.iter().any(|(known, _)| known == key)));
-        required.extend(of_other.iter().filter(|key| !of_one.contains(key)));
+        let known: HashSet<&String> = one.iter().map(|(key, _)| *key).collect();
+        all.extend(other.iter().filter(|(key, _)| !known.contains(key)));
+        let needed: HashSet<&str> = of_one.iter().copied().collect();
+        required.extend(of_other.iter().filter(|key| !needed.contains(*key)));
         (all, required)
     };
     if others.is_empty() {
-        return Some(some);
+        return some.to_vec();
     }
-    let is_few = some.len().checked_mul(others.len()).is_some_and(|count| count <= LEAVES);
-    is_few.then(|| some.iter().flat_map(|one| others.iter().map(move |other| both(one, other))).collect())
+    some.iter().flat_map(|one| others.iter().map(move |other| both(one, other))).take(OBJECTS).collect()
 }
 
 /// A value that is written as a text, as JSON: of one of the types if it can be, or what it looks like, or else that text.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::tagged::{END, FUNCTION};
 use super::{ARGS, CALL_ID, ToolFormat, name, special};
-use crate::grammar::{OutputFormat, quoted, settled};
+use crate::grammar::{OutputFormat, SOURCE_BYTES, quoted, settled};
 use crate::tokenizer::Tokenizer;
 
 /// What a request insists on.
@@ -31,7 +31,7 @@ impl ToolFormat {
         let tools: Vec<&Value> = tools.iter().filter(wanted).collect();
         let many = which == Forced::Any && most > 1;
         let bodies: Vec<String> = (0..tools.len()).map(|i| self.body(tools[i], i, tokenizer)).collect();
-        let rules = tools.iter().enumerate().map(|(i, tool)| self.arguments(tool, i));
+        let rules = bounded(tools.iter().enumerate().map(|(i, tool)| self.arguments(tool, i)));
         let rules = rules.chain(self.shared()).collect::<Vec<_>>().join("\n");
         OutputFormat::Lark(format!(
             "{}\ncall: {}body{}\nbody: {}\n{rules}\n",
@@ -157,6 +157,17 @@ fn as_python_prints(schema: Map<String, Value>) -> String {
     ];
     let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     format!("%json {}", settled(schema, settings))
+}
+
+/// Texts until there are more bytes than a grammar may have, which is then refused for them: each parameter has a copy of what it
+/// refers to.
+fn bounded(texts: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    let mut bytes = 0;
+    texts.take_while(move |text| {
+        let goes_on = bytes <= SOURCE_BYTES;
+        bytes += text.len();
+        goes_on
+    })
 }
 
 /// One parameter's value, with what the tool's schema defines for its references.

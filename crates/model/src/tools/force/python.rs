@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::types::{Object, objects};
-use super::value;
+use super::{bounded, value};
 use crate::grammar::quoted;
 
 /// What a tool takes; of parameters that may be one of several objects, one of those.
@@ -11,8 +11,8 @@ pub(super) fn arguments(tool: &Value, index: usize) -> String {
     let root = &tool["function"]["parameters"];
     let mut rules = Vec::new();
     let all = objects(root).into_iter().enumerate();
-    let all: Vec<String> =
-        all.map(|(at, one)| object(one, root, &format!("value_{index}_{at}"), &mut rules)).collect();
+    let all = all.map(|(at, one)| object(one, root, &format!("value_{index}_{at}"), &mut rules));
+    let all: Vec<String> = all.collect();
     let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" | ") };
     format!("arguments_{index}: {all}\n{}", rules.join("\n"))
 }
@@ -24,14 +24,14 @@ fn object((all, required): Object<'_>, root: &Value, rule: &str, rules: &mut Vec
     let one = |(at, (key, schema)): (usize, &(&String, &Value))| {
         format!("{}: {} {}", named(at), quoted(&format!("{key}=")), value(schema, root))
     };
-    rules.extend(needed.iter().chain(&free).enumerate().map(one));
+    rules.extend(bounded(needed.iter().chain(&free).enumerate().map(one)));
     let maybe =
         |from: usize| (from..all.len()).map(|at| format!(" (\", \" {})?", named(at))).collect::<String>();
     match needed.len() {
         0 if free.is_empty() => "\"\"".to_owned(),
         // Whichever is first has no comma before it.
         0 => {
-            let firsts = (0..free.len()).map(|at| named(at) + &maybe(at + 1));
+            let firsts = bounded((0..free.len()).map(|at| named(at) + &maybe(at + 1)));
             format!("({})?", firsts.collect::<Vec<_>>().join(" | "))
         }
         n => (0..n).map(named).collect::<Vec<_>>().join(" \", \" ") + &maybe(n),

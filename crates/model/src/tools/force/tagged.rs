@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::tagged::{END_OF_PARAMETER, PARAMETER};
 use super::super::types::{Object, Types, leaves, objects};
-use super::value;
+use super::{bounded, value};
 use crate::grammar::{ecma, quoted};
 
 /// What stands between a parameter's name and its value, and between that and its end.
@@ -33,8 +33,8 @@ pub(super) fn arguments(tool: &Value, index: usize, around: Around) -> String {
     let root = &tool["function"]["parameters"];
     let mut rules = Vec::new();
     let all = objects(root).into_iter().enumerate();
-    let all: Vec<String> =
-        all.map(|(at, one)| object(one, root, &format!("value_{index}_{at}"), around, &mut rules)).collect();
+    let all = all.map(|(at, one)| object(one, root, &format!("value_{index}_{at}"), around, &mut rules));
+    let all: Vec<String> = bounded(all).collect();
     let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" | ") };
     format!("arguments_{index}: {all}\n{}", rules.join("\n"))
 }
@@ -53,7 +53,7 @@ fn object(
         let end = if required.contains(&key.as_str()) { "" } else { "?" };
         format!("({opens} {one} \"\\n\"){end}")
     };
-    let all: Vec<String> = all.iter().enumerate().map(one).collect();
+    let all: Vec<String> = bounded(all.iter().enumerate().map(one)).collect();
     if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") }
 }
 

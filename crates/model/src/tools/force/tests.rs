@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::{NAMES, tests::calls};
+use super::super::{NAMES, Tool, tests::calls, types::objects};
 use super::*;
 use crate::grammar::{Budget, Grammars};
 use crate::sampling::{Sampler, SamplingParams};
@@ -233,4 +233,34 @@ fn arguments_that_may_be_left_out() {
     let none = json!({"type": "object", "properties": {}});
     assert_eq!(taken(ToolFormat::QwenXml, &none, &[&tags(&[]), &tags(&[a])]), [tags(&[])]);
     assert_eq!(taken(ToolFormat::Olmo, &Value::Null, &["<function_calls>f()</function_calls>"]).len(), 1);
+}
+
+/// Schemas that lead on and on, or to much, are looked at for as long as any other.
+#[test]
+fn schemas_without_end_take_no_time_and_no_memory() {
+    let wide = |key: &str, to: usize| json!({key: vec![json!({"$ref": format!("#/$defs/{to}")}); 1000]});
+    for key in ["allOf", "anyOf"] {
+        let all: serde_json::Map<String, Value> = (0..8).map(|i| (i.to_string(), wide(key, i + 1))).collect();
+        let mut parameters = wide(key, 0);
+        parameters["$defs"] = all.into();
+        parameters["properties"] = json!({"a": {"$ref": "#/$defs/0"}, "b": {"type": "integer"}});
+        let tool = Tool { name: "f".to_owned(), parameters: parameters.clone() };
+        assert!(!tool.types_of("b").is_text() && tool.types_of("a").is_text());
+        let own = objects(&parameters);
+        assert_eq!((own.len(), own[0].0.len()), (1, 2), "what it says itself");
+    }
+    // Each of many parameters has a copy of what may be referred to.
+    let long: serde_json::Map<String, Value> =
+        (0..20_000).map(|i| (format!("p{i}"), json!({"type": "integer"}))).collect();
+    let tool = json!({"function": {"name": "f", "parameters": {"properties": long, "$defs": {"d": "x".repeat(10_000)}}}});
+    let fixture: Value =
+        serde_json::from_str(include_str!("../../../tests/fixtures/tokenizer/smollm.json")).unwrap();
+    for format in [ToolFormat::QwenXml, ToolFormat::Olmo] {
+        let OutputFormat::Lark(text) =
+            format.forced(std::slice::from_ref(&tool), Forced::Any, &from_hf(&fixture["hf"]), 8)
+        else {
+            panic!("a grammar");
+        };
+        assert!((SOURCE_BYTES..8 * SOURCE_BYTES).contains(&text.len()), "{format:?}: {}", text.len());
+    }
 }
