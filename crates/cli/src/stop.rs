@@ -27,6 +27,12 @@ impl Stop {
         Ok(stop)
     }
 
+    /// One that somebody wants already.
+    #[cfg(test)]
+    pub(crate) fn asked() -> Stop {
+        Stop(Arc::new(AtomicBool::new(true)))
+    }
+
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

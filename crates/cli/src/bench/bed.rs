@@ -5,7 +5,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use engine::{Engine, Event, Request, Ticket, counted, queue_bytes};
+use engine::{Engine, Event, Failure, Request, Ticket, counted, queue_bytes};
 use model::sampling::SamplingParams;
 use policy::sched::BlockConfig;
 
@@ -22,6 +22,8 @@ use crate::wanted::{Loaded, Wanted};
 
 /// How often a wait for a token looks whether somebody wants the end.
 const TICK: Duration = Duration::from_millis(100);
+/// How often the wait for a step to be counted looks whether it was.
+const MOMENT: Duration = Duration::from_micros(100);
 
 /// One run, or as much of it as there was when somebody stopped it.
 pub(super) struct Timed {
@@ -139,10 +141,10 @@ impl Bench {
             tickets.iter().map(|ticket| follow(ticket, begin, stop)).collect::<Result<_>>()?;
         let whole = begin.elapsed().as_secs_f64();
         let ended = all.iter().filter(|one| one.ended).count();
-        let extent = if stop.is_wanted() && ended < all.len() { Extent::Part } else { Extent::Whole };
+        let mut extent = if stop.is_wanted() && ended < all.len() { Extent::Part } else { Extent::Whole };
         if extent == Extent::Whole {
             all.iter().try_for_each(|one| one.check(output))?;
-            self.rest()?;
+            extent = rest(|| self.engine.alive().map(|()| self.engine.counts().running), stop)?;
         }
         let busy = (self.engine.counts().busy_ns - busy_before) as f64 / 1e9;
         let firsts = || all.iter().filter_map(|one| one.first);
@@ -156,15 +158,18 @@ impl Bench {
             extent,
         })
     }
+}
 
-    /// Waits until the last step is counted: its tokens come a moment before.
-    fn rest(&self) -> Result<()> {
-        while self.engine.counts().running > 0 {
-            self.engine.alive()?;
-            std::thread::yield_now();
+/// Waits until the last step is counted, whose tokens come a moment before, or until somebody wants the end: a step
+/// that writes down what it did (`--record`) ends no sooner than its reader wants.
+fn rest(running: impl Fn() -> Result<u64, Failure>, stop: &Stop) -> Result<Extent> {
+    while running()? > 0 {
+        if stop.is_wanted() {
+            return Ok(Extent::Part);
         }
-        Ok(())
+        std::thread::park_timeout(MOMENT);
     }
+    Ok(Extent::Whole)
 }
 
 /// Waits for a request's end, or until somebody wants the end of all.
@@ -228,5 +233,26 @@ impl Prompts {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) % self.vocab) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_last_step_is_waited_for_until_it_is_counted_or_somebody_wants_the_end() {
+        let left = Cell::new(3);
+        let counting_down = || {
+            left.set(left.get() - 1);
+            Ok(left.get())
+        };
+        assert_eq!(rest(counting_down, &Stop::default()).unwrap(), Extent::Whole);
+        assert_eq!(left.get(), 0);
+        // As a record that nobody reads holds the engine.
+        assert_eq!(rest(|| Ok(1), &Stop::asked()).unwrap(), Extent::Part);
+        assert!(rest(|| Err(Failure::Engine("it died".into())), &Stop::default()).is_err());
     }
 }
