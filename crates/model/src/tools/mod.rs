@@ -13,8 +13,9 @@ mod tests;
 mod types;
 mod value;
 
+use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
@@ -22,7 +23,7 @@ pub use force::Forced;
 pub use parse::{CallParser, Part};
 
 use crate::tokenizer::Tokenizer;
-use types::{Types, objects};
+use types::Types;
 
 /// Most bytes of a name that nothing quotes.
 const NAME_BYTES: usize = 256;
@@ -208,20 +209,22 @@ pub struct Tool {
     name: String,
     /// A schema.
     parameters: Value,
+    /// What its parameters may be, once it is called: a schema with unions is a product of them.
+    types: OnceLock<HashMap<String, Types>>,
 }
 
 impl Tool {
     /// Of a tool in OpenAI's shape.
     pub fn of(tool: &Value) -> Option<Self> {
         let parameters = tool["function"]["parameters"].clone();
-        Some(Tool { name: name(tool)?.to_owned(), parameters })
+        Some(Tool { name: name(tool)?.to_owned(), parameters, types: OnceLock::new() })
     }
 
     fn types_of(&self, parameter: &str) -> Types {
-        let mut all = objects(&self.parameters).into_iter().flat_map(|(all, _)| all);
+        let all = self.types.get_or_init(|| Types::of_all(&self.parameters));
         let others = || Some(&self.parameters["additionalProperties"]).filter(|schema| schema.is_object());
-        let schema = all.find(|(key, _)| *key == parameter).map(|(_, own)| own).or_else(others);
-        schema.map_or_else(Types::default, |schema| Types::of(schema, &self.parameters))
+        let other = || others().map_or_else(Types::default, |schema| Types::of(schema, &self.parameters));
+        all.get(parameter).cloned().unwrap_or_else(other)
     }
 }
 

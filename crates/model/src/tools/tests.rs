@@ -10,7 +10,8 @@ pub(super) fn calls(format: ToolFormat) -> Calls {
         "o": {"$ref": "#/$defs/o"}, "maybe": {"anyOf": [{"type": "number"}, {"type": "string"}]},
         "text": {"type": ["string", "null"]}, "any": {}, "version": {"type": ["string", "integer"]}, "one": {"enum": ["1", 2]},
     }, "$defs": {"o": {"type": "object"}}});
-    let tool = |name: &str| Tool { name: String::from(name), parameters: parameters.clone() };
+    let tool =
+        |name| Tool::of(&json!({"function": {"name": name, "parameters": parameters}})).expect("a tool");
     Calls { format, tools: ["f", "g.h", "ein Gerät"].map(tool).into(), most: 8, beside: Beside::Text }
 }
 

@@ -1,6 +1,6 @@
 //! Of which types a parameter may be, as its tool's schema says: what tells a value that is written as a text is.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -29,6 +29,15 @@ impl Types {
         let mut types = Types::default();
         types.add(schema, root, &mut { LEAVES });
         types
+    }
+
+    /// Each parameter's, by its name: of several that may be called so, the first's.
+    pub(super) fn of_all(parameters: &Value) -> HashMap<String, Types> {
+        let mut all = HashMap::new();
+        for (key, schema) in objects(parameters).into_iter().flat_map(|(all, _)| all) {
+            all.entry(key.clone()).or_insert_with(|| Types::of(schema, parameters));
+        }
+        all
     }
 
     /// `left`: how many may be looked at of which all must hold.

@@ -180,13 +180,13 @@ fn value(schema: &Value, root: &Value) -> String {
     }
     // Whatever else is named stands in the whole, which goes along under a name of its own.
     if names_elsewhere(root) {
-        let name = ["whole", "whole_"]
-            .into_iter()
-            .find(|name| root["$defs"].get(name).is_none())
-            .unwrap_or("whole__");
+        let mut name = "whole".to_owned();
+        while schema.get("$defs").is_some_and(|all| all.get(&name).is_some()) {
+            name.push('_');
+        }
         let (mut own, mut whole) = (Value::Object(schema), root.clone());
         [&mut own, &mut whole].into_iter().for_each(|schema| lead_to(schema, &format!("#/$defs/{name}")));
-        own["$defs"][name] = whole;
+        own["$defs"][&name] = whole;
         schema = own.as_object().cloned().unwrap_or_default();
     }
     as_python_prints(schema)

@@ -12,7 +12,7 @@ pub(super) fn arguments(tool: &Value, index: usize) -> String {
     let mut rules = Vec::new();
     let all = objects(root).into_iter().enumerate();
     let all = all.map(|(at, one)| object(one, root, &format!("value_{index}_{at}"), &mut rules));
-    let all: Vec<String> = all.collect();
+    let all: Vec<String> = bounded(all).collect();
     let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" | ") };
     format!("arguments_{index}: {all}\n{}", rules.join("\n"))
 }

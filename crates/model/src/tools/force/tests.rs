@@ -244,7 +244,7 @@ fn schemas_without_end_take_no_time_and_no_memory() {
         let mut parameters = wide(key, 0);
         parameters["$defs"] = all.into();
         parameters["properties"] = json!({"a": {"$ref": "#/$defs/0"}, "b": {"type": "integer"}});
-        let tool = Tool { name: "f".to_owned(), parameters: parameters.clone() };
+        let tool = Tool::of(&json!({"function": {"name": "f", "parameters": parameters}})).unwrap();
         assert!(!tool.types_of("b").is_text() && tool.types_of("a").is_text());
         let own = objects(&parameters);
         assert_eq!((own.len(), own[0].0.len()), (1, 2), "what it says itself");
