@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes crates/kernels/tests/fixtures/gguf/<format>.blocks and .values: random blocks of each GGUF
 format, and the f32 values that the Python package `gguf` makes of them; of IQ4_NL, which is read as
-another format, below crates/model. Run: pip install gguf numpy."""
+another format, below crates/model. And the same of Ballast's own blocks of 64 floats of 8 bits behind
+a scale, as OCP's E4M3 defines them. Run: pip install gguf numpy ml_dtypes."""
 
 import pathlib
 
 import gguf
+import ml_dtypes
 import numpy as np
 
 ROWS, K, SEED = 2, 512, 20
@@ -30,10 +32,19 @@ def main() -> None:
             blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
         values = gguf.quants.dequantize(blocks.reshape(ROWS, -1), kind).astype("<f4")
         assert values.shape == (ROWS, K), values.shape
-        out = HERE / "crates" / ("model" if name == "IQ4_NL" else "kernels") / "tests" / "fixtures" / "gguf"
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f"{name.lower()}.blocks").write_bytes(blocks.tobytes())
-        (out / f"{name.lower()}.values").write_bytes(values.tobytes())
+        write("model" if name == "IQ4_NL" else "kernels", name, blocks, values)
+    codes = rng.integers(0, 256, (ROWS * K // 64, 64), dtype=np.uint8)
+    codes[(codes & 0x7f) == 0x7f] = 1  # what is no number
+    scales = (rng.standard_normal(len(codes)) * 0.02).astype("<f4")[:, None]
+    values = codes.view(ml_dtypes.float8_e4m3fn).astype("<f4") * scales
+    write("kernels", "fp8", np.hstack([scales.view(np.uint8), codes]), values.reshape(ROWS, K))
+
+
+def write(crate: str, name: str, blocks: np.ndarray, values: np.ndarray) -> None:
+    out = HERE / "crates" / crate / "tests" / "fixtures" / "gguf"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name.lower()}.blocks").write_bytes(blocks.tobytes())
+    (out / f"{name.lower()}.values").write_bytes(values.tobytes())
 
 
 if __name__ == "__main__":

@@ -52,6 +52,19 @@ __device__ __forceinline__ float half_to_float(u32 bits) {
   return bits & 0x8000u ? -magnitude : magnitude;
 }
 
+// Both halves of a word.
+__device__ __forceinline__ float2 halves_to_floats(u32 pair) {
+#ifdef BALLAST_EMULATED
+  return make_float2(half_to_float(pair & 0xffffu), half_to_float(pair >> 16));
+#else
+  float2 both;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(both.x), "=f"(both.y)
+      : "r"(pair));
+  return both;
+#endif
+}
+
 // 2 to the power of x, nothing where that is less than the least normal number: one instruction.
 __device__ __forceinline__ float power_of_two(float x) {
 #ifdef BALLAST_EMULATED

@@ -7,13 +7,13 @@
 // two takes rows 4 g + 2 p and 4 g + 2 p + 1 as rows g and g + 8.
 
 // The numbers of kernels::linear::quant::Narrow, then those of the wide formats.
-#define FORMAT_BF16 12
-#define FORMAT_F32 13
+#define FORMAT_BF16 13
+#define FORMAT_F32 14
 
 #if FORMAT != FORMAT_F32
 
 struct Plan {
-  u32 unit_k, has_min, bf16_scales, sub, low_bits, high_bits, offset;
+  u32 unit_k, has_min, bf16_scales, sub, low_bits, high_bits, offset, floats;
 };
 
 #define SUB_NONE 0
@@ -21,19 +21,21 @@ struct Plan {
 #define SUB_NIBBLES 2
 #define SUB_SIGNED 3
 
-__device__ constexpr Plan PLANS[13] = {
-    {64, 0, 1, SUB_NONE, 8, 0, 0},        {64, 1, 1, SUB_NONE, 4, 0, 0},     {32, 0, 0, SUB_NONE, 4, 0, 8},
-    {32, 1, 0, SUB_NONE, 4, 0, 0},        {32, 0, 0, SUB_NONE, 4, 1, 16},    {32, 1, 0, SUB_NONE, 4, 1, 0},
-    {32, 0, 0, SUB_NONE, 8, 0, 0},        {256, 1, 0, SUB_NIBBLES, 2, 0, 0}, {256, 0, 0, SUB_SIGNED, 2, 1, 4},
-    {256, 1, 0, SUB_SCALE_MIN, 4, 0, 0},  {256, 1, 0, SUB_SCALE_MIN, 4, 1, 0},
-    {256, 0, 0, SUB_SIGNED, 4, 2, 32},    {32, 0, 0, SUB_NONE, 0, 0, 0},
+__device__ constexpr Plan PLANS[14] = {
+    {64, 0, 1, SUB_NONE, 8, 0, 0, 0},       {64, 1, 1, SUB_NONE, 4, 0, 0, 0},     {32, 0, 0, SUB_NONE, 4, 0, 8, 0},
+    {32, 1, 0, SUB_NONE, 4, 0, 0, 0},       {32, 0, 0, SUB_NONE, 4, 1, 16, 0},    {32, 1, 0, SUB_NONE, 4, 1, 0, 0},
+    {32, 0, 0, SUB_NONE, 8, 0, 0, 0},       {256, 1, 0, SUB_NIBBLES, 2, 0, 0, 0}, {256, 0, 0, SUB_SIGNED, 2, 1, 4, 0},
+    {256, 1, 0, SUB_SCALE_MIN, 4, 0, 0, 0}, {256, 1, 0, SUB_SCALE_MIN, 4, 1, 0, 0},
+    {256, 0, 0, SUB_SIGNED, 4, 2, 32, 0},   {64, 0, 1, SUB_NONE, 8, 0, 0, 1},     {32, 0, 0, SUB_NONE, 0, 0, 0, 0},
 };
 
 constexpr Plan PLAN = PLANS[FORMAT];
+// A min, or the lower half of a scale of 32 bits, which floats of 8 bits have.
+constexpr u32 SECOND_WORD = PLAN.has_min || PLAN.floats;
 constexpr u32 LOW_BYTES = 512 * PLAN.low_bits / 8;
 constexpr u32 HIGH_BYTES = 512 * PLAN.high_bits / 8;
 constexpr u32 SUB_BYTES = PLAN.sub == SUB_NONE ? 0 : 64;
-constexpr u32 HEAD_BYTES = FORMAT == FORMAT_BF16 ? 0 : 64 * (1 + PLAN.has_min);
+constexpr u32 HEAD_BYTES = FORMAT == FORMAT_BF16 ? 0 : 64 * (1 + SECOND_WORD);
 constexpr u32 GROUP_BYTES = FORMAT == FORMAT_BF16 ? 2048 : SUB_BYTES + 2 * (LOW_BYTES + HIGH_BYTES);
 constexpr u32 UNIT_GROUPS = PLAN.unit_k / 32;
 constexpr u32 UNIT_BYTES = HEAD_BYTES + UNIT_GROUPS * GROUP_BYTES;
@@ -42,7 +44,7 @@ constexpr bool BY_ROW = PLAN.low_bits == 4 && PLAN.high_bits == 0;
 
 // What a lane takes of a group as it lies in memory: read long before it is used, so that several groups are on their way.
 constexpr u32 RAW_QUADS = FORMAT == FORMAT_BF16 ? 4 : BY_ROW ? 1 : PLAN.low_bits == 8 ? 2 : PLAN.high_bits ? 4 : 2;
-constexpr u32 HEAD_WORDS = FORMAT == FORMAT_BF16 ? 0 : 2 * (1 + PLAN.has_min) + (PLAN.sub == SUB_NONE ? 0 : 2);
+constexpr u32 HEAD_WORDS = FORMAT == FORMAT_BF16 ? 0 : 2 * (1 + SECOND_WORD) + (PLAN.sub == SUB_NONE ? 0 : 2);
 constexpr u32 RAW_WORDS = 4 * RAW_QUADS + HEAD_WORDS;
 
 struct Raw {
@@ -97,7 +99,7 @@ __device__ __forceinline__ void load_group(const u8* panel, u32 row_bytes, u32 i
     const u8* group = unit + HEAD_BYTES + index % UNIT_GROUPS * GROUP_BYTES;
     load_codes(group, g, t, raw);
     raw.d = load_8(unit + 8 * g);
-    if constexpr (PLAN.has_min) raw.m = load_8(unit + 64 + 8 * g);
+    if constexpr (SECOND_WORD) raw.m = load_8(unit + 64 + 8 * g);
     if constexpr (PLAN.sub != SUB_NONE) {
       raw.sub[0] = load_4(group + 4 * g);
       raw.sub[1] = load_4(group + 32 + 4 * g);
@@ -132,6 +134,13 @@ __device__ __forceinline__ float signed_at(u32 word, u32 n) {
   return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440u | n)) - 8388736.0f;
 }
 
+// Bytes n and n + 1 of a word, floats of 8 bits, as those: halves whose exponent has one bit more, so that all but the sign goes
+// down by one and stands for 2^-8 of it.
+__device__ __forceinline__ float2 floats_at(u32 word, u32 n) {
+  u32 upper = __byte_perm(word, 0, 0x0404u | n << 4 | (n + 1) << 12);
+  return halves_to_floats((upper >> 1 & 0x3f803f80u) | (upper & 0x80008000u));
+}
+
 // Planes were moved so that the first of the lane's codes begins at bit 0: those of a pair of k stand in one place.
 __device__ __forceinline__ void align_planes(u32 quad, u32 t, Raw& raw) {
 #pragma unroll
@@ -142,7 +151,7 @@ __device__ __forceinline__ void align_planes(u32 quad, u32 t, Raw& raw) {
   }
 }
 
-// The code at k 8 t + 2 i + e of output row 4 g + r.
+// The code at k 8 t + 2 i + e of output row 4 g + r, a whole number.
 __device__ __forceinline__ float code_at(const Raw& raw, u32 i, u32 r, u32 e) {
   u32 place = 2 * r + e;
   if constexpr (BY_ROW) return whole_at(component(raw.quads[0], i), 16 * e + 4 * r, 4);
@@ -154,6 +163,12 @@ __device__ __forceinline__ float code_at(const Raw& raw, u32 i, u32 r, u32 e) {
   u32 code = low >> (2 * i * PLAN.low_bits) & ((1u << PLAN.low_bits) - 1);
   code |= (high >> (2 * i * PLAN.high_bits) & ((1u << PLAN.high_bits) - 1)) << PLAN.low_bits;
   return whole_at(code, 0, PLAN.low_bits + PLAN.high_bits);
+}
+
+// Those at k 8 t + 2 i and 8 t + 2 i + 1.
+__device__ __forceinline__ float2 codes_at(const Raw& raw, u32 i, u32 r) {
+  if constexpr (PLAN.floats) return floats_at(component(raw.quads[i / 2], 2 * (i % 2) + r / 2), 2 * (r % 2));
+  return make_float2(code_at(raw, i, r, 0), code_at(raw, i, r, 1));
 }
 
 __device__ __forceinline__ float scale_word(u32 bits) {
@@ -168,6 +183,7 @@ __device__ __forceinline__ void scales_of(const Raw& raw, u32 t, float (&scale)[
   for (u32 r = 0; r < 4; r++) {
     float df = scale_word(word_of(raw.d, r)), mf = 0.0f;
     if constexpr (PLAN.has_min) mf = scale_word(word_of(raw.m, r));
+    if constexpr (PLAN.floats) df = __uint_as_float(__float_as_uint(df) | word_of(raw.m, r));
     u32 first = 0, second = 0, mine = 0;
     if constexpr (PLAN.sub != SUB_NONE) {
       first = raw.sub[0] >> (8 * r) & 255u, second = raw.sub[1] >> (8 * r) & 255u, mine = t / 2 ? second : first;
@@ -238,8 +254,10 @@ __device__ __forceinline__ void lines_of(Raw& raw, u32 row_bytes, u32 g, u32 t, 
     for (u32 i = 0; i < 4; i++) {
       u32 w[4];
 #pragma unroll
-      for (u32 r = 0; r < 4; r++)
-        w[r] = narrow_pair(fmaf(scale[r], code_at(raw, i, r, 0), min_[r]), fmaf(scale[r], code_at(raw, i, r, 1), min_[r]));
+      for (u32 r = 0; r < 4; r++) {
+        float2 codes = codes_at(raw, i, r);
+        w[r] = narrow_pair(fmaf(scale[r], codes.x, min_[r]), fmaf(scale[r], codes.y, min_[r]));
+      }
       lines[i] = make_uint4(w[0], w[1], w[2], w[3]);
     }
   }

@@ -341,8 +341,8 @@ fn warpgroup_bytes(head_dim: usize, turns: bool) -> usize {
 fn number(format: Format) -> u8 {
     match format {
         Format::Narrow(narrow) => narrow as u8,
-        Format::Bf16 => 12,
-        Format::F32 => 13,
+        Format::Bf16 => 13,
+        Format::F32 => 14,
         Format::Bf12 => unreachable!("no device is prepared for weights of 12 bits"),
     }
 }

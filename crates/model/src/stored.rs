@@ -1,4 +1,4 @@
-//! How numbers are stored in checkpoints: plain floats, and the block formats of GGUF.
+//! How numbers are stored in checkpoints: plain floats, the block formats of GGUF, and blocks of floats of 8 bits.
 
 use half::f16;
 use std::fmt;
@@ -35,11 +35,13 @@ pub enum Stored {
     Q5_K,
     /// 256 weights in groups of 16: 6-bit numbers, 8-bit scales.
     Q6_K,
+    /// 64 weights: scale in single precision, 8-bit floats (E4M3). No file has them as such.
+    Fp8,
 }
 
 impl Stored {
     /// Every format.
-    pub const ALL: [Stored; 14] = [
+    pub const ALL: [Stored; 15] = [
         Stored::F32,
         Stored::F16,
         Stored::Bf16,
@@ -54,13 +56,16 @@ impl Stored {
         Stored::Q4_K,
         Stored::Q5_K,
         Stored::Q6_K,
+        Stored::Fp8,
     ];
 
     /// Weights in a block; 1 for plain floats.
     pub fn block_elements(self) -> usize {
         match self {
             Stored::F32 | Stored::F16 | Stored::Bf16 => 1,
-            Stored::Q4_0 | Stored::Q4_1 | Stored::Q5_0 | Stored::Q5_1 | Stored::Q8_0 | Stored::IQ4_NL => 32,
+            Stored::Q4_0 | Stored::Q4_1 | Stored::Q5_0 | Stored::Q5_1 | Stored::Q8_0 => 32,
+            Stored::IQ4_NL => 32,
+            Stored::Fp8 => 64,
             Stored::Q2_K | Stored::Q3_K | Stored::Q4_K | Stored::Q5_K | Stored::Q6_K => 256,
         }
     }
@@ -75,6 +80,7 @@ impl Stored {
             Stored::Q5_0 => 22,
             Stored::Q5_1 => 24,
             Stored::Q8_0 => 34,
+            Stored::Fp8 => 68,
             Stored::Q2_K => 84,
             Stored::Q3_K => 110,
             Stored::Q4_K => 144,
@@ -109,13 +115,17 @@ impl Stored {
     }
 
     fn block_is_finite(self, block: &[u8]) -> bool {
+        if self == Stored::Fp8 {
+            let (scale, codes) = block.split_at(4);
+            return Stored::F32.all_finite(scale) && codes.iter().all(|code| code & 0x7f != 0x7f);
+        }
         self.scales_at().iter().all(|&at| f16::from_le_bytes([block[at], block[at + 1]]).is_finite())
     }
 
     /// Where a block keeps its half-precision numbers.
     fn scales_at(self) -> &'static [usize] {
         match self {
-            Stored::F32 | Stored::F16 | Stored::Bf16 => &[],
+            Stored::F32 | Stored::F16 | Stored::Bf16 | Stored::Fp8 => &[],
             Stored::Q4_0 | Stored::Q5_0 | Stored::Q8_0 | Stored::IQ4_NL => &[0],
             Stored::Q4_1 | Stored::Q5_1 | Stored::Q4_K | Stored::Q5_K => &[0, 2],
             Stored::Q2_K => &[80, 82],
@@ -165,6 +175,7 @@ impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stored::Bf16 => f.write_str("BF16"),
+            Stored::Fp8 => f.write_str("FP8"),
             other => fmt::Debug::fmt(other, f),
         }
     }
@@ -187,15 +198,27 @@ mod tests {
             let blocks = 3000 / stored.block_bytes() + 2;
             let sound = vec![0u8; blocks * stored.block_bytes()];
             assert!(stored.all_finite(&sound));
-            let places = if stored.is_plain() { &[0][..] } else { stored.scales_at() };
+            let wide = [Stored::F32, Stored::Fp8].contains(&stored);
+            let places = if stored.is_plain() || wide { &[0][..] } else { stored.scales_at() };
             for &place in places {
                 let mut damaged = sound.clone();
                 let at = (blocks - 1) * stored.block_bytes() + place;
-                let width = if stored == Stored::F32 { 4 } else { 2 };
+                let width = if wide { 4 } else { 2 };
                 damaged[at..at + width].fill(0xff);
                 assert!(!stored.all_finite(&damaged), "{stored} at {place}");
             }
         }
+    }
+
+    #[test]
+    fn a_float_of_8_bits_that_is_no_number_is_found() {
+        let mut block = [0; 68];
+        for (code, sound) in [(0x7e, true), (0xfe, true), (0x7f, false), (0xff, false)] {
+            block[67] = code;
+            assert_eq!(Stored::Fp8.all_finite(&block), sound, "{code:x}");
+        }
+        let infinite = [&f32::INFINITY.to_le_bytes()[..], &[0; 64]].concat();
+        assert!(!Stored::Fp8.all_finite(&infinite));
     }
 
     #[test]

@@ -101,10 +101,13 @@ impl<'a> Weight<'a> {
         Weight { format, n, k, order, activations: Activations::Exact, parts }
     }
 
-    /// The same, multiplied in this way. Formats that are not narrow know but one.
+    /// The same, multiplied in this way, if its format has whole numbers; others know but one.
     #[must_use]
     pub fn with_activations(self, activations: Activations) -> Weight<'a> {
-        Weight { activations, ..self }
+        match self.format {
+            Format::Narrow(narrow) if narrow.is_whole() => Weight { activations, ..self },
+            _ => self,
+        }
     }
 
     /// How its input is multiplied.

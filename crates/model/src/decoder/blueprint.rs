@@ -273,7 +273,7 @@ impl Planner<'_> {
     }
 }
 
-/// The packed twin of a GGUF block format; none for plain floats. Numbers of a table have 8 bits ([`super::tabled`]).
+/// The packed twin of a block format; none for plain floats. Numbers of a table have 8 bits ([`super::tabled`]).
 pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
     Some(match stored {
         Stored::F32 | Stored::F16 | Stored::Bf16 => return None,
@@ -287,6 +287,7 @@ pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
         Stored::Q4_K => Narrow::Q4K,
         Stored::Q5_K => Narrow::Q5K,
         Stored::Q6_K => Narrow::Q6K,
+        Stored::Fp8 => Narrow::Fp8,
     })
 }
 

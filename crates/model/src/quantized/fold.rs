@@ -409,11 +409,17 @@ impl Pieces {
 
     fn matrix(self, name: String) -> Matrix {
         let Pieces { codes, scales, zeros, groups, shape: [outputs, inputs], levels: [least, most] } = self;
-        let blocks = groups.is_none() && scales.inputs.is_multiple_of(32) && inputs.is_multiple_of(32);
+        let blocks_of = |size: usize| {
+            groups.is_none() && scales.inputs.is_multiple_of(size) && inputs.is_multiple_of(size)
+        };
         let within = |half: i16| least >= -half && most < half;
-        let stored = match codes {
-            Codes::Fp8(_) | Codes::Named { .. } => Stored::F32,
-            _ if !blocks => Stored::F32,
+        let is_half = |value: &f32| (2.0 * value).fract() == 0.0 && (-8.0..8.0).contains(value);
+        let stored = match &codes {
+            Codes::Fp8(_) if blocks_of(64) => Stored::Fp8,
+            Codes::Fp8(_) => Stored::F32,
+            _ if !blocks_of(32) => Stored::F32,
+            Codes::Named { values, .. } if values.iter().all(is_half) => Stored::Q5_0,
+            Codes::Named { .. } => Stored::F32,
             _ if within(8) => Stored::Q4_0,
             _ if within(16) => Stored::Q5_0,
             _ if within(128) => Stored::Q8_0,

@@ -1,18 +1,20 @@
-//! A quantised matrix: codes, scales and zero points of groups, read as blocks of whole numbers where those hold it exactly.
+//! A quantised matrix: codes, scales and zero points of groups, read as blocks where those hold it exactly.
 //!
 //! ```text
 //! weight[o, i] = scale[o, group of i] * (code[o, i] - zero[o, group of i])
 //!
-//! code - zero    scale is of                 becomes
-//! -8 to 7        a multiple of 32 inputs     Q4_0: 4.5 bits a weight
-//! -16 to 15      the same                    Q5_0: 5.5
-//! -128 to 127    the same                    Q8_0: 8.5
-//! else: floats of 8 bits, codes that name
-//! numbers, groups in any order   F32, which the packer makes bf16
+//! code - zero                  scale is of                 becomes
+//! -8 to 7                      a multiple of 32 inputs     Q4_0: 4.5 bits a weight
+//! -16 to 15                    the same                    Q5_0: 5.5
+//! -128 to 127                  the same                    Q8_0: 8.5
+//! floats of 8 bits             a multiple of 64 inputs     Fp8: 8.5
+//! names of numbers, which are
+//! halves from -8 to 7.5        a multiple of 32 inputs     Q5_0, of twice those and half the scale
+//! anything else, or in any order of groups                 F32, which the packer makes bf16
 //! ```
 //!
-//! Scales of those blocks are f16, as those of GPTQ and AWQ are. Others are rounded to that: to 11 bits, where bf16 weights have 8, or
-//! to a multiple of 2^-24, of which scales have fewer bits that are less than 2^-17.
+//! Scales of those blocks are f16 (of Fp8 f32), as those of GPTQ and AWQ are. Others are rounded to that: to 11 bits, where bf16 weights
+//! have 8, or to a multiple of 2^-24, of which scales have fewer bits that are less than 2^-17.
 
 use std::ops::Range;
 
@@ -158,9 +160,7 @@ impl Matrix {
         let rows = codes.chunks_exact(self.inputs).zip(into.chunks_exact_mut(row_bytes));
         let rows = rows.zip(scales.chunks_exact(groups));
         if let Some(table) = self.codes.table() {
-            for ((codes, into), scales) in rows {
-                self.put_scaled(codes, |code| table[usize::from(*code)], scales, into);
-            }
+            rows.for_each(|((codes, into), scales)| self.put_named(codes, table, scales, into));
             return Ok(());
         }
         let zeros = self.zeros(files, outputs, groups)?;
@@ -171,13 +171,44 @@ impl Matrix {
                 self.put_scaled(&levels, |level| f32::from(*level), scales, into);
                 continue;
             }
-            let blocks = levels.as_chunks().0.iter().zip(into.chunks_exact_mut(self.stored.block_bytes()));
-            for (number, (levels, block)) in blocks.enumerate() {
-                put_block(self.stored, scales[32 * number / self.scales.inputs], levels, block)
+            for (levels, scale, block) in self.blocks::<_, 32>(&levels, scales, into) {
+                put_block(self.stored, scale, levels, block)
                     .ok_or_else(|| self.beyond(files, outputs.start + row))?;
             }
         }
         Ok(())
+    }
+
+    /// The blocks of a row, with what is to be in each and its scale.
+    fn blocks<'a, T, const N: usize>(
+        &self,
+        row: &'a [T],
+        scales: &[f32],
+        into: &'a mut [u8],
+    ) -> impl Iterator<Item = (&'a [T; N], f32, &'a mut [u8])> {
+        let blocks = row.as_chunks().0.iter().zip(into.chunks_exact_mut(self.stored.block_bytes()));
+        let scale = |block: usize| scales[N * block / self.scales.inputs];
+        blocks.enumerate().map(move |(number, (numbers, block))| (numbers, scale(number), block))
+    }
+
+    /// Writes a row of codes that name numbers.
+    fn put_named(&self, codes: &[u8], table: &[f32], scales: &[f32], into: &mut [u8]) {
+        match self.stored {
+            Stored::F32 => self.put_scaled(codes, |code| table[usize::from(*code)], scales, into),
+            Stored::Fp8 => {
+                for (codes, scale, block) in self.blocks::<_, 64>(codes, scales, into) {
+                    let (head, numbers) = block.split_at_mut(4);
+                    head.copy_from_slice(&scale.to_le_bytes());
+                    numbers.copy_from_slice(codes);
+                }
+            }
+            stored => {
+                for (codes, scale, block) in self.blocks::<_, 32>(codes, scales, into) {
+                    let twice = codes.map(|code| (2.0 * table[usize::from(code)]) as i16);
+                    put_block(stored, scale / 2.0, &twice, block).expect("halves within what it holds");
+                }
+            }
+        }
     }
 
     /// Writes the values of a row as floats.

@@ -69,13 +69,13 @@ fn check_refused(name: &str, tensor: &str, change: impl Fn(&mut Tensors, usize),
 }
 
 #[test]
-fn whole_numbers_stay_packed_where_blocks_hold_them() {
+fn numbers_stay_packed_where_blocks_hold_them() {
     use LayerTensor::{Down, Gate, K, O, Q, Up, V};
     let stored = |name, tensors: [LayerTensor; 5]| {
         let checkpoint = Checkpoint::open(&golden(name)).expect("a checkpoint");
         tensors.map(|tensor| checkpoint.info(Tensor::Layer(0, tensor)).expect("such a tensor").stored)
     };
-    use Stored::{F32, Q4_0, Q5_0, Q8_0};
+    use Stored::{F32, Fp8, Q4_0, Q5_0, Q8_0};
     assert_eq!(stored("gptq", [Q, K, O, Up, Down]), [Q4_0; 5]);
     assert_eq!(stored("gptq-act-order", [Q, K, O, Up, Down]), [F32; 5]);
     // With zero points 8 bits are 9.
@@ -84,7 +84,10 @@ fn whole_numbers_stay_packed_where_blocks_hold_them() {
     assert_eq!(stored("compressed-packed", [Q, O, Gate, Up, Down]), [Q4_0, Q8_0, Q5_0, Q5_0, Q4_0]);
     assert_eq!(stored("compressed-int8", [Q, K, O, Up, Down]), [Q8_0, Q8_0, Q8_0, F32, Q8_0]);
     assert_eq!(stored("fp8-blocks", [Q, K, O, Up, Down]), [F32; 5]);
-    assert_eq!(stored("compressed-fp4", [Q, K, V, Up, Down]), [F32; 5]);
+    // Groups of 32 inputs are no blocks of 64, nor are the 96 of the last.
+    assert_eq!(stored("compressed-fp8", [Q, K, O, Up, Down]), [Fp8, Fp8, Fp8, Fp8, F32]);
+    // Scales of 16 inputs, of 32 beside floats of 4 bits, and beside floats of 8.
+    assert_eq!(stored("compressed-fp4", [Q, K, V, Up, Down]), [F32, Q5_0, F32, F32, F32]);
     assert_eq!(stored("bnb-4bit", [Q, K, O, Up, Down]), [F32; 5]);
     assert_eq!(stored("bnb-8bit", [Q, K, O, Up, Down]), [Q8_0; 5]);
 }
@@ -141,69 +144,64 @@ fn what_a_matrix_lacks_is_named() {
     check_refused("gptq", "0.mlp.up_proj.qweight", without, "`model.layers.0.mlp.up_proj.weight` is missing");
 }
 
+/// What is done to a tensor.
+type Change<'a> = &'a dyn Fn(&mut Tensors, usize);
+
+/// Half of a side is gone, with the bytes of it.
+fn halved(side: usize) -> impl Fn(&mut Tensors, usize) {
+    move |all, at| {
+        let (_, _, dims, bytes) = &mut all[at];
+        dims[side] /= 2;
+        bytes.truncate(bytes.len() / 2);
+    }
+}
+
 #[test]
 fn parts_that_do_not_fit_are_named() {
     let turned = |all: &mut Tensors, at: usize| all[at].2.reverse();
-    check_refused("gptq", "0.mlp.up_proj.qweight", turned, "up_proj.qweight` is");
-    check_refused("gptq", "0.mlp.up_proj.scales", turned, "up_proj.scales` is");
-    check_refused("awq", "0.mlp.up_proj.qzeros", turned, "up_proj.qzeros` is");
-    check_refused(
-        "compressed-packed",
-        "0.mlp.down_proj.weight_packed",
-        turned,
-        "down_proj.weight_packed` is",
-    );
-    check_refused(
-        "compressed-packed",
-        "0.mlp.gate_up_proj.weight_zero_point",
-        turned,
-        "weight_zero_point` is",
-    );
-    check_refused("fp8-blocks", "0.mlp.down_proj.weight_scale_inv", turned, "down_proj.weight_scale_inv` is");
-    let halved = |all: &mut Tensors, at: usize| {
-        let (_, _, dims, bytes) = &mut all[at];
-        dims[0] /= 2;
-        bytes.truncate(bytes.len() / 2);
-    };
-    check_refused("compressed-fp4", "0.mlp.down_proj.weight_packed", halved, "down_proj.weight_scale` is");
-    check_refused("compressed-fp4", "0.mlp.down_proj.weight_scale", turned, "down_proj.weight_scale` is");
+    let (rows, columns) = (halved(0), halved(1));
     let doubled = |all: &mut Tensors, at: usize| {
         let (name, kind, dims, bytes) = all[at].clone();
         all.push((name.replace("weight_global_scale", "weight_scale_2"), kind, dims, bytes));
     };
-    check_refused(
-        "compressed-fp4",
-        "0.mlp.down_proj.weight_global_scale",
-        doubled,
-        "no such scale beside those",
-    );
     let exponents = |all: &mut Tensors, at: usize| all[at].1 = "U8";
-    check_refused("compressed-fp4", "0.mlp.down_proj.weight_scale", exponents, "no such scale beside those");
-    check_refused("compressed-fp4", "0.self_attn.v_proj.weight", exponents, "v_proj.weight_scale` is U8");
-    let of_64 = |all: &mut Tensors, at: usize| {
-        let (_, _, dims, bytes) = &mut all[at];
-        dims[1] /= 2;
-        bytes.truncate(bytes.len() / 2);
-    };
-    check_refused("compressed-fp4", "0.self_attn.k_proj.weight_scale", of_64, "a scale for each 32 inputs");
     let ordered = |all: &mut Tensors, at: usize| all[at].3[0] = 1;
-    check_refused("bnb-8bit", "0.mlp.down_proj.weight_format", ordered, "rows lie as they are");
     let bytes_of = |all: &mut Tensors, at: usize| {
         let rows = all[at].2[0] as usize;
         (all[at].1, all[at].3) = ("U8", vec![127; rows]);
     };
-    check_refused("bnb-8bit", "0.mlp.down_proj.SCB", bytes_of, "down_proj.SCB` is U8");
     let nothing = |all: &mut Tensors, at: usize| all[at].3.fill(0);
-    check_refused("compressed-fp4", "0.mlp.down_proj.weight_global_scale", nothing, "a number above 0");
-    check_refused(
-        "bnb-4bit",
-        "0.mlp.down_proj.weight",
-        halved,
-        "down_proj.weight` is U8 [1536, 1] of a matrix",
-    );
-    check_refused("bnb-4bit", "0.mlp.down_proj.weight.absmax", halved, "down_proj.weight.absmax` is");
-    check_refused("bnb-4bit", "0.mlp.down_proj.weight.quant_map", halved, "expected 16 numbers");
-    check_refused("bnb-8bit", "0.mlp.down_proj.SCB", halved, "down_proj.SCB` is");
+    let far = |all: &mut Tensors, at: usize| all[at].3[..4].copy_from_slice(&99i32.to_le_bytes());
+    let wrong: [(&str, &str, Change<'_>, &str); 21] = [
+        ("gptq", "0.mlp.up_proj.qweight", &turned, "up_proj.qweight` is"),
+        ("gptq", "0.mlp.up_proj.scales", &turned, "up_proj.scales` is"),
+        ("awq", "0.mlp.up_proj.qzeros", &turned, "up_proj.qzeros` is"),
+        ("compressed-packed", "0.mlp.down_proj.weight_packed", &turned, "down_proj.weight_packed` is"),
+        ("compressed-packed", "0.mlp.gate_up_proj.weight_zero_point", &turned, "weight_zero_point` is"),
+        ("fp8-blocks", "0.mlp.down_proj.weight_scale_inv", &turned, "down_proj.weight_scale_inv` is"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_packed", &rows, "down_proj.weight_scale` is"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_scale", &turned, "down_proj.weight_scale` is"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_global_scale", &doubled, "no such scale beside those"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_scale", &exponents, "no such scale beside those"),
+        ("compressed-fp4", "0.self_attn.v_proj.weight", &exponents, "v_proj.weight_scale` is U8"),
+        ("compressed-fp4", "0.self_attn.k_proj.weight_scale", &columns, "a scale for each 32 inputs"),
+        ("bnb-8bit", "0.mlp.down_proj.weight_format", &ordered, "rows lie as they are"),
+        ("bnb-8bit", "0.mlp.down_proj.SCB", &bytes_of, "down_proj.SCB` is U8"),
+        ("compressed-fp4", "0.mlp.down_proj.weight_global_scale", &nothing, "a number above 0"),
+        ("bnb-4bit", "0.mlp.down_proj.weight", &rows, "down_proj.weight` is U8 [1536, 1] of a matrix"),
+        ("bnb-4bit", "0.mlp.down_proj.weight.absmax", &rows, "down_proj.weight.absmax` is"),
+        ("bnb-4bit", "0.mlp.down_proj.weight.quant_map", &rows, "expected 16 numbers"),
+        ("bnb-8bit", "0.mlp.down_proj.SCB", &rows, "down_proj.SCB` is"),
+        ("gptq-act-order", "0.mlp.up_proj.g_idx", &far, "up_proj.scales` is"),
+        ("compressed-packed", "0.mlp.down_proj.weight_shape", &far, "down_proj.weight_packed` is"),
+    ];
+    for (name, tensor, change, said) in wrong {
+        check_refused(name, tensor, change, said);
+    }
+}
+
+#[test]
+fn what_a_state_says_of_its_codes_has_to_fit() {
     for (from, to, said) in [
         ("[64, 96]", "[96, 64]", "down_proj.weight` is"),
         ("[64, 96]", "[0, 96] ", "two sides"),
@@ -220,9 +218,6 @@ fn parts_that_do_not_fit_are_named() {
             said,
         );
     }
-    let far = |all: &mut Tensors, at: usize| all[at].3[..4].copy_from_slice(&99i32.to_le_bytes());
-    check_refused("gptq-act-order", "0.mlp.up_proj.g_idx", far, "up_proj.scales` is");
-    check_refused("compressed-packed", "0.mlp.down_proj.weight_shape", far, "down_proj.weight_packed` is");
 }
 
 /// Another word in a text.
@@ -264,12 +259,12 @@ fn scales_of_scales_are_of_so_many() {
     assert!(plain == by_another_name, "what codes are their table says");
     let by_its_table = rows(&|all| {
         let at = place(all, "quant_map");
-        all[at].3 = [1f32; 16].into_iter().flat_map(f32::to_le_bytes).collect();
+        all[at].3 = [0.3f32; 16].into_iter().flat_map(f32::to_le_bytes).collect();
     });
-    for (row, ones) in plain.chunks(64).zip(by_its_table.chunks(64)) {
+    for (row, alike) in plain.chunks(64).zip(by_its_table.chunks(64)) {
         // Its largest number is what a block is multiplied by.
         let largest = row.iter().fold(0.0, |most, x| f32::max(most, x.abs()));
-        assert!(ones.iter().all(|x| *x == largest));
+        assert!(alike.iter().all(|x| *x == 0.3 * largest));
     }
     let nothing = rows(&|all| {
         let (state, scales) = (place(all, "quant_state.bitsandbytes__nf4"), place(all, "nested_absmax"));

@@ -1,4 +1,5 @@
-//! The GGUF block formats as a file holds them, each parsed by a textbook function into codes and scales.
+//! The GGUF block formats as a file holds them, and that of floats of 8 bits, each parsed by a textbook function into codes
+//! and scales.
 //!
 //! A row of a tensor is a run of blocks along K. Every format has the same meaning,
 //! `value = scale * code + min`, with an unsigned code (signed in `Q8_0`), and differs in how many bits a
@@ -14,7 +15,8 @@ use super::plan::{Plan, Sub};
 pub(super) struct Block {
     /// The scale of the block.
     pub(super) d: u16,
-    /// `m` of the `_1` formats, `dmin` of the K formats, as f16 bits; zero where there is none.
+    /// `m` of the `_1` formats, `dmin` of the K formats, as f16 bits; the lower half of a scale of 32 bits, whose upper one is `d`; zero
+    /// where there is none.
     pub(super) m: u16,
     /// Codes in order of k, the first [`Plan::unit_k`] of them used. Two's complement in `Q8_0`.
     pub(super) codes: [u8; 256],
@@ -23,7 +25,7 @@ pub(super) struct Block {
     pub(super) sub: [[u8; 2]; 8],
 }
 
-/// Bytes of one block of a GGUF format in a file, for [`Plan::unit_k`] elements of a row.
+/// Bytes of one block of a format of blocks in a file, for [`Plan::unit_k`] elements of a row.
 pub fn block_bytes(format: Narrow) -> Option<usize> {
     Some(match format {
         Narrow::Q4_0 => 18,
@@ -31,6 +33,7 @@ pub fn block_bytes(format: Narrow) -> Option<usize> {
         Narrow::Q5_0 => 22,
         Narrow::Q5_1 => 24,
         Narrow::Q8_0 => 34,
+        Narrow::Fp8 => 68,
         Narrow::Q2K => 84,
         Narrow::Q3K => 110,
         Narrow::Q4K => 144,
@@ -48,6 +51,7 @@ pub(super) fn parse(format: Narrow, bytes: &[u8], block: &mut Block) {
             block.d = word(bytes, 0);
             block.codes[..32].copy_from_slice(&bytes[2..34]);
         }
+        Narrow::Fp8 => block.fp8(bytes),
         Narrow::Q2K => block.q2_k(bytes),
         Narrow::Q3K => block.q3_k(bytes),
         Narrow::Q4K | Narrow::Q5K => block.q45_k(format, bytes),
@@ -103,6 +107,13 @@ impl Block {
                 eight.iter_mut().enumerate().for_each(|(i, code)| *code |= (byte >> i & 1) << 4);
             }
         }
+    }
+
+    /// A scale in single precision, 64 codes. These count 2^-8 of what they are ([`half_bits`]).
+    fn fp8(&mut self, bytes: &[u8]) {
+        let scale = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) * 256.0;
+        (self.d, self.m) = ((scale.to_bits() >> 16) as u16, scale.to_bits() as u16);
+        self.codes[..64].copy_from_slice(&bytes[4..68]);
     }
 
     /// 16 bytes of (scale, min) nibbles, one for each 16 k; 64 bytes of 2-bit codes; d, dmin.
@@ -196,8 +207,11 @@ impl Plan {
     /// Scale and min of 16 k of one row: `value = scale * code + min`, where the code is the unsigned one.
     ///
     /// `d`, `m`: the unit's words; `sub`: its two bytes for the group of 32; `half`: which 16 of the 32.
-    /// The products are exact in f32 (11 + 8 bits), so every path may compute them as it likes.
+    /// The products of scales are exact in f32 (11 + 8 bits), so every path may compute them as it likes.
     pub(super) fn affine(&self, d: u16, m: u16, sub: [u8; 2], half: usize) -> (f32, f32) {
+        if self.floats {
+            return (f32::from_bits(u32::from(d) << 16 | u32::from(m)), 0.0);
+        }
         let (d, m) = (self.float(d), self.float(m));
         let (scale, min) = match self.sub {
             Sub::None => (d, m),
@@ -219,6 +233,12 @@ impl Plan {
 
     /// As a float.
     pub(super) fn code_value(&self, code: u8) -> f32 {
-        self.code_number(code) as f32
+        if self.floats { f16::from_bits(half_bits(code)).to_f32() } else { self.code_number(code) as f32 }
     }
+}
+
+/// A code of E4M3 as f16, with 2^-8 of its value: the exponent stands for that much less there, and what has none is no
+/// exception then. What is no number becomes 480 / 256: who reads it from a file refuses it.
+pub(super) fn half_bits(code: u8) -> u16 {
+    u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7
 }

@@ -58,11 +58,13 @@ pub enum Narrow {
     Q5K,
     /// GGUF: 6 bits, blocks of 256, an 8-bit scale for each 16.
     Q6K,
+    /// Floats of 8 bits (E4M3), blocks of 64, with a scale that is an f32. 8.5 bits a weight.
+    Fp8,
 }
 
 impl Narrow {
-    /// Every narrow format.
-    pub const ALL: [Narrow; 12] = [
+    /// Every narrow format, in the order of their numbers.
+    pub const ALL: [Narrow; 13] = [
         Narrow::Int8,
         Narrow::Int4,
         Narrow::Q4_0,
@@ -75,11 +77,17 @@ impl Narrow {
         Narrow::Q4K,
         Narrow::Q5K,
         Narrow::Q6K,
+        Narrow::Fp8,
     ];
 
     /// Elements along k that share a block; `k` of a GGUF weight is a multiple of it.
     pub fn block(self) -> usize {
         plan::Plan::of(self).unit_k
+    }
+
+    /// Whether codes are whole numbers, which x can be multiplied with that is rounded to such itself.
+    pub fn is_whole(self) -> bool {
+        !plan::Plan::of(self).floats
     }
 
     /// Bytes of one panel (32 rows) of `k` columns.

@@ -106,7 +106,7 @@ impl Plan {
         let groups = (unit.len() - self.head_bytes()) / self.group_bytes();
         for (row, block) in blocks.iter().enumerate() {
             put_word(unit, tile * TILE + row, block.d);
-            if self.has_min {
+            if self.has_second_word() {
                 put_word(unit, PANEL + tile * TILE + row, block.m);
             }
         }
@@ -152,7 +152,7 @@ impl Plan {
     pub(super) fn group_affine(&self, panel: &[u8], group: usize, row: usize) -> [(f32, f32); 2] {
         let place = self.locate(group);
         let d = get_word(&panel[place.unit..], row);
-        let m = if self.has_min { get_word(&panel[place.unit..], PANEL + row) } else { 0 };
+        let m = if self.has_second_word() { get_word(&panel[place.unit..], PANEL + row) } else { 0 };
         let sub = match self.sub_bytes() {
             0 => [0; 2],
             _ => [panel[place.group + row], panel[place.group + PANEL + row]],

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! unit  = d [32 rows] u16 · m [32 rows] u16, where the format has one · groups, one for each 32 of k
+//!         (of floats of 8 bits d is the upper half of an f32, and m the lower one)
 //! group = sub [2][32 rows] u8, where the format has them
 //!       · low bits of tile 0 · of tile 1 · high bits of tile 0 · of tile 1
 //! ```
@@ -60,6 +61,9 @@ pub(super) struct Plan {
     pub(super) high_bits: usize,
     /// What is subtracted from a code, for the symmetric formats.
     pub(super) offset: u8,
+    /// Whether codes are no whole numbers but floats, 2^-8 of what E4M3 has (see [`half_bits`](super::block::half_bits)), and the
+    /// unit's two words are a scale of 32 bits.
+    pub(super) floats: bool,
 }
 
 impl Plan {
@@ -78,12 +82,18 @@ impl Plan {
             Narrow::Q4K => plan(256, true, Sub::ScaleMin, 4, 0, 0),
             Narrow::Q5K => plan(256, true, Sub::ScaleMin, 4, 1, 0),
             Narrow::Q6K => plan(256, false, Sub::Signed, 4, 2, 32),
+            Narrow::Fp8 => Plan { floats: true, ..Plan::of(Narrow::Int8) },
         }
     }
 
     /// Bytes of a unit's scales and mins.
     pub(super) fn head_bytes(&self) -> usize {
-        2 * PANEL * (1 + usize::from(self.has_min))
+        2 * PANEL * if self.has_second_word() { 2 } else { 1 }
+    }
+
+    /// Whether a unit has two words for a row.
+    pub(super) const fn has_second_word(&self) -> bool {
+        self.has_min || self.floats
     }
 
     /// Bytes of a group's own multipliers.
@@ -126,7 +136,7 @@ impl Plan {
 }
 
 const fn plan(unit_k: usize, has_min: bool, sub: Sub, low_bits: usize, high_bits: usize, offset: u8) -> Plan {
-    Plan { unit_k, has_min, bf16_scales: unit_k == 64, sub, low_bits, high_bits, offset }
+    Plan { unit_k, has_min, bf16_scales: unit_k == 64, sub, low_bits, high_bits, offset, floats: false }
 }
 
 /// A plan that is known when a kernel is compiled, so that nothing of it is computed for each group.
@@ -148,7 +158,7 @@ macro_rules! layouts {
         })+
     };
 }
-layouts!(Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K);
+layouts!(Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Fp8);
 
 /// Runs an expression with a type alias for the [`Layout`] of a format, those formats only that are listed.
 macro_rules! with_layout {
@@ -166,13 +176,14 @@ macro_rules! with_layout {
 pub(super) use with_layout;
 
 impl Narrow {
-    /// The first format with as many bits, runs and terms of a sum.
+    /// The first format with as many bits of such a kind, runs and terms of a sum.
     const fn alike(self) -> Narrow {
         let (ours, mut i) = (Plan::of(self), 0);
         loop {
             let plan = Plan::of(Narrow::ALL[i]);
             let bits = plan.low_bits + plan.high_bits == ours.low_bits + ours.high_bits;
-            if bits && plan.runs() == ours.runs() && plan.shifted() == ours.shifted() {
+            let kind = plan.floats == ours.floats && plan.shifted() == ours.shifted();
+            if bits && kind && plan.runs() == ours.runs() {
                 return Narrow::ALL[i];
             }
             i += 1;

@@ -17,7 +17,7 @@ macro_rules! fixture {
     };
 }
 
-pub(super) static FIXTURES: [(Narrow, &[u8], &[u8]); 10] = [
+pub(super) static FIXTURES: [(Narrow, &[u8], &[u8]); 11] = [
     fixture!(Narrow::Q4_0, "q4_0"),
     fixture!(Narrow::Q4_1, "q4_1"),
     fixture!(Narrow::Q5_0, "q5_0"),
@@ -28,6 +28,7 @@ pub(super) static FIXTURES: [(Narrow, &[u8], &[u8]); 10] = [
     fixture!(Narrow::Q4K, "q4_k"),
     fixture!(Narrow::Q5K, "q5_k"),
     fixture!(Narrow::Q6K, "q6_k"),
+    fixture!(Narrow::Fp8, "fp8"),
 ];
 
 /// Numbers in -1..1 that look random.

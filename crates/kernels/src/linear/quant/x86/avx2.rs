@@ -7,6 +7,7 @@ use half::bf16;
 
 use super::super::plan::{CodeOrder, GROUP, Layout, PANEL, Sub, TILE};
 use super::avx2_rows;
+use super::floats::eight as floats_of_words;
 
 /// Values of a tile.
 pub(super) const VALUES: usize = TILE * GROUP;
@@ -89,7 +90,12 @@ pub(super) unsafe fn affine_of<L: Layout>(
     // row and 16 k, where it has those.
     unsafe {
         let d = words::<L>(unit.add(2 * row));
-        let m = if plan.has_min { words::<L>(unit.add(2 * (PANEL + row))) } else { _mm256_setzero_ps() };
+        let second = unit.add(2 * (PANEL + row));
+        if plan.floats {
+            let lower = _mm256_cvtepu16_epi32(_mm_loadu_si128(second.cast()));
+            return (_mm256_or_ps(d, _mm256_castsi256_ps(lower)), _mm256_setzero_ps());
+        }
+        let m = if plan.has_min { words::<L>(second) } else { _mm256_setzero_ps() };
         let (mut scale, mut min) = (d, m);
         match plan.sub {
             Sub::None => {}
@@ -173,7 +179,7 @@ unsafe fn one_tile<L: Layout>(low: *const u8, high: *const u8, affine: &Affine, 
                 // SAFETY: 32 half-vectors lie in the planes; 16 values are half of one of 16 lines.
                 unsafe {
                     let values = if L::PLAN.low_bits == 8 {
-                        of_bytes(low.add(16 * (2 * line + eight)), scale, min)
+                        of_bytes::<L>(low.add(16 * (2 * line + eight)), scale, min)
                     } else {
                         of_planes::<L>(low, high, 2 * line + eight, scale, min)
                     };
@@ -189,10 +195,20 @@ unsafe fn one_tile<L: Layout>(low: *const u8, high: *const u8, affine: &Affine, 
 /// # Safety
 /// 16 bytes can be read at `at`.
 #[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn of_bytes(at: *const u8, scale: __m256, min: __m256) -> __m256i {
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn of_bytes<L: Layout>(at: *const u8, scale: __m256, min: __m256) -> __m256i {
     // SAFETY: the caller's.
-    let both = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(at.cast())) };
+    let codes = unsafe { _mm_loadu_si128(at.cast()) };
+    let both_k = |even: __m256, odd: __m256| {
+        let values = |codes| rounded(_mm256_fmadd_ps(codes, scale, min));
+        _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(values(even)), values(odd))
+    };
+    if L::PLAN.floats {
+        // An odd byte is the upper one of its word, and an even one comes there.
+        let odd = _mm_and_si128(codes, _mm_set1_epi16(0xff00_u16.cast_signed()));
+        return both_k(floats_of_words(_mm_slli_epi16::<8>(codes)), floats_of_words(odd));
+    }
+    let both = _mm256_broadcastsi128_si256(codes);
     // Each byte as the uppermost of its lane, from where a shift brings it down with its sign.
     let even = _mm256_setr_epi32(
         0x00ff_ffff,
@@ -205,11 +221,8 @@ unsafe fn of_bytes(at: *const u8, scale: __m256, min: __m256) -> __m256i {
         0x0eff_ffff,
     );
     let odd = _mm256_add_epi32(even, _mm256_set1_epi32(0x0100_0000));
-    let values = |bytes| {
-        let codes = floats(_mm256_srai_epi32::<24>(_mm256_shuffle_epi8(both, bytes)));
-        rounded(_mm256_fmadd_ps(codes, scale, min))
-    };
-    _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(values(even)), values(odd))
+    let codes = |bytes| floats(_mm256_srai_epi32::<24>(_mm256_shuffle_epi8(both, bytes)));
+    both_k(codes(even), codes(odd))
 }
 
 /// A half-vector of planes of bits in bf16.

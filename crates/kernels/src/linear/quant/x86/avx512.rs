@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::plan::{CodeOrder, GROUP, Layout, PANEL, Sub, TILE};
-use super::bytes;
+use super::{bytes, floats};
 
 /// Values of a tile.
 pub(super) const VALUES: usize = TILE * GROUP;
@@ -113,6 +113,7 @@ pub(super) unsafe fn lines<L: Layout>(
         let panel = panel.add(L::PLAN.locate(group).group);
         match (L::PLAN.order(), L::PLAN.low_bits) {
             (CodeOrder::ByRow, _) => bytes::of_nibbles::<L>(panel.add(low), eight, affine),
+            (CodeOrder::ByLine, 8) if L::PLAN.floats => of_floats(panel.add(low), eight, affine),
             (CodeOrder::ByLine, 8) => bytes::of_bytes::<L>(panel.add(low), eight, affine),
             (CodeOrder::ByLine, _) => of_planes::<L>(panel.add(low), panel.add(high), eight, affine),
         }
@@ -133,8 +134,14 @@ pub(in crate::linear::quant) unsafe fn by_row<L: Layout>(
     let plan = &L::PLAN;
     // SAFETY: the words of 16 rows follow at 32 bytes a tile, the mins 64 bytes after the scales.
     let d = unsafe { words::<L>(unit.add(32 * tile)) };
+    let second = unit.wrapping_add(2 * PANEL + 32 * tile);
+    if plan.floats {
+        // SAFETY: as above.
+        let lower = unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(second.cast())) };
+        return [[_mm512_or_ps(d, _mm512_castsi512_ps(lower)); 2], [_mm512_setzero_ps(); 2]];
+    }
     // SAFETY: as above.
-    let m = if plan.has_min { unsafe { words::<L>(unit.add(64 + 32 * tile)) } } else { _mm512_setzero_ps() };
+    let m = if plan.has_min { unsafe { words::<L>(second) } } else { _mm512_setzero_ps() };
     let bytes = |which: usize| {
         // SAFETY: two lots of a byte for each of 32 rows, read only where the plan has them.
         unsafe { _mm_loadu_si128(group.add(PANEL * which + TILE * tile).cast()) }
@@ -198,6 +205,23 @@ fn twice(v: __m512) -> [__m512; 2] {
     let first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     [_mm512_permutexvar_ps(first, v), _mm512_permutexvar_ps(second, v)]
+}
+
+/// Floats of 8 bits by line.
+///
+/// # Safety
+/// The machine has these features; `low` points at a tile's plane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2")]
+unsafe fn of_floats(low: *const u8, eight: usize, affine: Rows) -> [__m512i; LINES] {
+    let mut lines = [_mm512_setzero_si512(); LINES];
+    for (i, line) in lines.iter_mut().enumerate() {
+        // SAFETY: two half-vectors of 16 bytes for each line.
+        let codes = [0, 1]
+            .map(|half| unsafe { _mm_loadu_si128(low.add(16 * (2 * (LINES * eight + i) + half)).cast()) });
+        *line = in_bf16(affine.of([floats::of_bytes(codes[0]), floats::of_bytes(codes[1])]));
+    }
+    lines
 }
 
 /// Codes of planes of bits.

@@ -8,6 +8,7 @@ mod bytes;
 // Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]
 mod codes;
+mod floats;
 mod fused;
 mod lines;
 mod rows;
@@ -54,7 +55,7 @@ pub(super) fn multiply(
             with_layout!(format, [Int4, Q4_0, Q4_1, Q4K], L => fused::run::<L>(team, x, w, epilogue));
         }
         (Isa::Amx, CodeOrder::ByLine) if x.rows() <= fused::ROWS_MAX => {
-            with_layout!(format, [Int8, Q8_0, Q5_0, Q5_1, Q2K, Q3K, Q5K, Q6K],
+            with_layout!(format, [Int8, Q8_0, Q5_0, Q5_1, Q2K, Q3K, Q5K, Q6K, Fp8],
                 L => lines::run::<L>(team, x, w, epilogue));
         }
         _ => return false,
@@ -70,7 +71,7 @@ pub(super) fn multiply_codes(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
+    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Fp8],
         L => codes::run::<L>(team, x, w, epilogue));
 }
 
@@ -84,7 +85,7 @@ pub(super) fn multiply_values(
     epilogue: &Epilogue<'_>,
 ) {
     let width = if isa == Isa::Avx2 { Width::Eight } else { Width::Sixteen };
-    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
+    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Fp8],
         L => values::run::<L>(width, team, x, w, epilogue));
 }
 
@@ -96,7 +97,7 @@ fn wide(isa: Isa) -> bool {
 /// Expands `groups` of a panel; see [`expand`](super::expand()), which has checked the lengths.
 pub(super) fn expand(isa: Isa, format: Narrow, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
     let wide = wide(isa);
-    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K], L => {
+    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Fp8], L => {
         // SAFETY: every `isa` above scalar has the instructions of AVX2, and the test above tells of the others.
         unsafe {
             if wide { avx512::expand::<L>(panel, groups, out) } else { avx2::expand::<L>(panel, groups, out) }

@@ -9,6 +9,7 @@ use std::arch::x86_64::*;
 
 use super::super::super::plan::{CodeOrder, Layout, Plan};
 use super::super::bytes::eight_k_by_row;
+use super::super::floats;
 
 /// Lines of a tile in eight k.
 pub(super) const LINES: usize = 4;
@@ -49,7 +50,7 @@ pub(super) unsafe fn lines<L: Layout>(group: *const u8, tile: usize, eight: usiz
         let (low, high) = (group.add(low), group.add(high));
         match (L::PLAN.order(), L::PLAN.low_bits) {
             (CodeOrder::ByRow, _) => nibbles_by_row::<L>(low, eight),
-            (CodeOrder::ByLine, 8) => bytes(low, eight),
+            (CodeOrder::ByLine, 8) => bytes::<L>(low, eight),
             (CodeOrder::ByLine, _) => bits::<L>(low, high, eight),
         }
     }
@@ -175,22 +176,26 @@ const fn table<L: Layout>(first: usize) -> [u16; 32] {
     table
 }
 
-/// Bytes of either sign, in the order of lines.
+/// Bytes, whole numbers of either sign or floats, in the order of lines.
 ///
 /// # Safety
 /// As [`lines`]; `low` points at a tile's plane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn bytes(low: *const u8, eight: usize) -> [__m512i; LINES] {
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn bytes<L: Layout>(low: *const u8, eight: usize) -> [__m512i; LINES] {
     let mut lines = [_mm512_setzero_si512(); LINES];
     for (i, line) in lines.iter_mut().enumerate() {
         // SAFETY: 32 bytes for each line; vectors of plain numbers either way.
         *line = unsafe {
             let at = low.add(32 * (LINES * eight + i));
-            let floats = |half: usize| {
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.add(16 * half).cast())))
-            };
-            std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(floats(1), floats(0)))
+            if L::PLAN.floats {
+                floats::in_bf16(_mm256_loadu_si256(at.cast()))
+            } else {
+                let floats = |half: usize| {
+                    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.add(16 * half).cast())))
+                };
+                std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(floats(1), floats(0)))
+            }
         };
     }
     lines

@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::super::super::plan::{GROUP, PANEL};
 use super::super::fused::fetch_at;
-use super::ready::{AHEAD, Bytes, EIGHT, Form, Ready, Signed, VECTORS, Words};
+use super::ready::{AHEAD, Bytes, EIGHT, Floats, Form, Ready, Signed, VECTORS, Words};
 use super::{Kind, Lies};
 use crate::linear::epilogue::Epilogue;
 use crate::linear::rows::widen_rows;
@@ -74,6 +74,7 @@ impl Job<'_> {
                     match (self.kind.plan.runs(), self.kind.lies()) {
                         (1, Lies::Bytes) => self.add::<R, 1, Bytes>(x, next, ready, &mut total),
                         (1, Lies::Signed) => self.add::<R, 1, Signed>(x, next, ready, &mut total),
+                        (1, Lies::Floats) => self.add::<R, 1, Floats>(x, next, ready, &mut total),
                         (1, Lies::Words) => self.add::<R, 1, Words>(x, next, ready, &mut total),
                         _ => self.add::<R, 2, Words>(x, next, ready, &mut total),
                     }
@@ -94,7 +95,7 @@ impl Job<'_> {
     /// # Safety
     /// As [`work`](Job::work); x points at 32 numbers for each group in each of `R` rows. `next`: the groups after these.
     #[inline(never)]
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn add<const R: usize, const RUNS: usize, F: Form>(
         &self,
         x: *const f32,

@@ -19,7 +19,7 @@ use crate::linear::vector::{Values, Width, run_values};
 use crate::mat::Mat;
 use crate::team::Team;
 use placed::place;
-use ready::{AHEAD, Bytes, EIGHT, Form, Prepare, Ready, Signed, VECTORS, Words, prepare};
+use ready::{AHEAD, Bytes, EIGHT, Floats, Form, Prepare, Ready, Signed, VECTORS, Words, prepare};
 use wide::Wide;
 
 /// `x: [m, k]` by a weight, many rows by vectors of this width.
@@ -52,6 +52,7 @@ pub(super) fn run<L: Layout>(
 enum Lies {
     Bytes,
     Signed,
+    Floats,
     Words,
 }
 
@@ -66,6 +67,7 @@ impl Kind {
     fn lies(&self) -> Lies {
         match (self.plan.order(), self.plan.low_bits) {
             (CodeOrder::ByRow, _) => Lies::Bytes,
+            (CodeOrder::ByLine, 8) if self.plan.floats => Lies::Floats,
             (CodeOrder::ByLine, 8) => Lies::Signed,
             (CodeOrder::ByLine, _) => Lies::Words,
         }
@@ -80,7 +82,7 @@ impl Kind {
         let (outs, _) = out.as_chunks_mut::<{ GROUP * PANEL }>();
         let mut ready = [Ready::NOTHING];
         for (group, out) in groups.zip(outs) {
-            if matches!(self.lies(), Lies::Signed) {
+            if matches!(self.lies(), Lies::Signed | Lies::Floats) {
                 fetch_at(
                     panel.as_ptr().wrapping_add(self.plan.locate(group + AHEAD).group),
                     self.plan.group_bytes(),
@@ -92,6 +94,7 @@ impl Kind {
                 match (self.plan.runs(), self.lies()) {
                     (1, Lies::Bytes) => write::<1, Bytes>(&ready[0], out),
                     (1, Lies::Signed) => write::<1, Signed>(&ready[0], out),
+                    (1, Lies::Floats) => write::<1, Floats>(&ready[0], out),
                     (1, Lies::Words) => write::<1, Words>(&ready[0], out),
                     _ => write::<2, Words>(&ready[0], out),
                 }
@@ -102,7 +105,7 @@ impl Kind {
 
 /// # Safety
 /// The machine has these features.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn write<const RUNS: usize, F: Form>(ready: &Ready, out: &mut [f32; GROUP * PANEL]) {
     for run in 0..RUNS {
         for k in run * GROUP / RUNS..(run + 1) * GROUP / RUNS {
@@ -129,7 +132,7 @@ mod tests {
     const GROUPS: usize = 8;
 
     fn kinds(format: Narrow) -> (Kind, Wide) {
-        with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K], L => (
+        with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Fp8], L => (
             Kind { plan: &L::PLAN, prepare: prepare::<L> },
             Wide { plan: &L::PLAN, place: place::<L> },
         ))

@@ -6,6 +6,8 @@
 //! 32768.0 | code << 8          = 32768 + code      a code of 8 bits, counted from -128
 //! ```
 //!
+//! Floats of 8 bits become halves, with nothing too much ([`floats`]).
+//!
 //! What a float has too much, `excess * scale`, comes off the min beforehand where that is exact: `scale * (excess + code) +
 //! (min - excess * scale)` is then rounded once, as `scale * code + min` is. Where it is not, as with a min that is tiny beside
 //! its scale, the excess comes off each float.
@@ -15,6 +17,7 @@ use std::arch::x86_64::*;
 use super::super::super::plan::{GROUP, Layout, PANEL, Plan, TILE};
 use super::super::avx512::by_row;
 use super::super::bytes::eight_k_by_row;
+use super::super::floats;
 
 /// Tiles of a panel: a vector of outputs each.
 pub(super) const TILES: usize = PANEL / TILE;
@@ -78,11 +81,11 @@ impl Order {
         }
     }
 
-    /// For each number the bytes of 16 rows, each at all four of a float.
-    const fn indices(self) -> [[u8; 64]; 4] {
+    /// For each number the bytes of 16 rows, each at all `width` bytes of what it becomes.
+    const fn indices(self, width: usize) -> [[u8; 64]; 4] {
         let (mut indices, mut i) = ([[0; 64]; 4], 0);
         while i < 4 * 64 {
-            indices[i / 64][i % 64] = self.byte(i % 64 / 4, i / 64) as u8;
+            indices[i / 64][i % 64] = self.byte(i % 64 / width % TILE, i / 64) as u8;
             i += 1;
         }
         indices
@@ -93,12 +96,15 @@ impl Order {
 pub(super) trait Form {
     /// The order.
     const ORDER: Order;
-    /// Its indices.
-    const INDICES: [[u8; 64]; 4] = Self::ORDER.indices();
+    /// Whether they are floats.
+    const FLOATS: bool = false;
+    /// Its indices: for floats, or for halves.
+    const INDICES: [[u8; 64]; 4] = Self::ORDER.indices(if Self::FLOATS { 2 } else { 4 });
 }
 
 pub(super) struct Nibbles;
 pub(super) struct Bytes;
+pub(super) struct Floats;
 pub(super) struct Planes;
 
 impl Form for Nibbles {
@@ -106,6 +112,10 @@ impl Form for Nibbles {
 }
 impl Form for Bytes {
     const ORDER: Order = Order::Bytes;
+}
+impl Form for Floats {
+    const ORDER: Order = Order::Bytes;
+    const FLOATS: bool = true;
 }
 impl Form for Planes {
     const ORDER: Order = Order::Planes;
@@ -123,7 +133,11 @@ impl Plan {
 
     /// What that float is for a code that stands for zero.
     const fn excess(&self) -> f32 {
-        self.carrier().0 + if self.bits() == 8 { 128.0 } else { 0.0 }
+        match self.bits() {
+            _ if self.floats => 0.0,
+            8 => self.carrier().0 + 128.0,
+            _ => self.carrier().0,
+        }
     }
 
     /// How many bits lie below a code of fewer than 8 in its byte.
@@ -202,7 +216,7 @@ impl Placed {
     /// # Safety
     /// The machine has these features; the codes lie in this form; `affine` is that of k's run.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx2")]
     pub(super) unsafe fn values<F: Form, const EXACT: bool, const K: usize>(
         &self,
         placing: &Placing,
@@ -213,8 +227,14 @@ impl Placed {
         let (vector, number) = const { F::ORDER.place(K) };
         // SAFETY: 64 bytes.
         let codes = unsafe { _mm512_loadu_si512(self.codes[tile][eight][vector].as_ptr().cast()) };
-        let floats =
-            _mm512_mask_permutexvar_epi8(placing.float, placing.places, placing.indices[number], codes);
+        let index = placing.indices[number];
+        if F::FLOATS {
+            const UPPER: u64 = 0xaaaa_aaaa;
+            let words = _mm512_maskz_permutexvar_epi8(UPPER, index, codes);
+            let floats = floats::sixteen(_mm512_castsi512_si256(words));
+            return _mm512_fmadd_ps(floats, affine.scale[tile], affine.min[tile]);
+        }
+        let floats = _mm512_mask_permutexvar_epi8(placing.float, placing.places, index, codes);
         let floats = _mm512_castsi512_ps(floats);
         let codes = if EXACT { floats } else { _mm512_sub_ps(floats, placing.excess) };
         _mm512_fmadd_ps(codes, affine.scale[tile], affine.min[tile])
@@ -244,7 +264,7 @@ pub(super) unsafe fn place<L: Layout>(panel: *const u8, group: usize, out: &mut 
             let codes = &mut out.codes[tile];
             match (L::PLAN.low_bits, L::PLAN.high_bits) {
                 (4, 0) => nibbles(group.add(low), codes),
-                (8, _) => bytes(group.add(low), codes),
+                (8, _) => bytes::<L>(group.add(low), codes),
                 _ => planes::<L>(group.add(low), group.add(high), codes),
             }
         }
@@ -333,13 +353,13 @@ const fn nibbles_of_pair(pair: usize) -> [u8; 64] {
 /// As [`nibbles`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn bytes(low: *const u8, out: &mut [[Codes; 2]; EIGHTS]) {
+unsafe fn bytes<L: Layout>(low: *const u8, out: &mut [[Codes; 2]; EIGHTS]) {
+    let from = _mm512_set1_epi8(if L::PLAN.floats { 0 } else { -128 });
     for (i, out) in out.as_flattened_mut().iter_mut().enumerate() {
         // SAFETY: 64 bytes for each four k.
         unsafe {
             let codes = _mm512_loadu_si512(low.add(64 * i).cast());
-            let codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), codes);
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_xor_si512(codes, from));
         }
     }
 }

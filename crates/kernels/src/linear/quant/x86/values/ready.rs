@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::super::super::plan::{CodeOrder, GROUP, Layout, PANEL};
 use super::super::avx2::affine_of;
+use super::super::floats;
 use super::super::fused::fetch_at;
 use super::super::words::words;
 
@@ -36,26 +37,28 @@ pub(super) trait Form {
     /// Whether they are signed; those have no min.
     const SIGNED: bool = false;
 
-    /// Those of a k.
+    /// Those of a k, as floats.
     ///
     /// # Safety
-    /// The machine has AVX2; `k` is one of a group.
-    unsafe fn at(codes: *const u8, k: usize) -> __m256i;
+    /// The machine has AVX2 and F16C; `k` is one of a group.
+    unsafe fn at(codes: *const u8, k: usize) -> __m256;
 }
 
 /// Bytes, k after k.
 pub(super) struct Bytes;
 /// Signed bytes, k after k.
 pub(super) struct Signed;
+/// Floats of 8 bits, k after k.
+pub(super) struct Floats;
 /// For each eight k the words of the even ones, four bytes of each output, and those of the odd ones.
 pub(super) struct Words;
 
 impl Form for Bytes {
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn at(codes: *const u8, k: usize) -> __m256i {
+    unsafe fn at(codes: *const u8, k: usize) -> __m256 {
         // SAFETY: the caller's.
-        _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(codes.add(EIGHT * k).cast()) })
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(codes.add(EIGHT * k).cast()) }))
     }
 }
 
@@ -64,21 +67,33 @@ impl Form for Signed {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn at(codes: *const u8, k: usize) -> __m256i {
+    unsafe fn at(codes: *const u8, k: usize) -> __m256 {
         // SAFETY: the caller's.
-        _mm256_cvtepi8_epi32(unsafe { _mm_loadl_epi64(codes.add(EIGHT * k).cast()) })
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(unsafe { _mm_loadl_epi64(codes.add(EIGHT * k).cast()) }))
+    }
+}
+
+impl Form for Floats {
+    const SIGNED: bool = true;
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn at(codes: *const u8, k: usize) -> __m256 {
+        // SAFETY: the caller's.
+        let codes = unsafe { _mm_loadl_epi64(codes.add(EIGHT * k).cast()) };
+        floats::eight(_mm_unpacklo_epi8(_mm_setzero_si128(), codes))
     }
 }
 
 impl Form for Words {
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn at(codes: *const u8, k: usize) -> __m256i {
+    unsafe fn at(codes: *const u8, k: usize) -> __m256 {
         // SAFETY: the caller's; the table has 32 bytes for each byte of a word.
         unsafe {
             let words = _mm256_load_si256(codes.add(32 * (2 * (k / 8) + k % 2)).cast());
             let byte = _mm256_load_si256(BYTES.0[k % 8 / 2].as_ptr().cast());
-            _mm256_shuffle_epi8(words, byte)
+            _mm256_cvtepi32_ps(_mm256_shuffle_epi8(words, byte))
         }
     }
 }
@@ -112,11 +127,11 @@ impl Ready {
     /// # Safety
     /// The machine has these features; the codes lie in this form.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn values<F: Form>(&self, run: usize, vector: usize, k: usize) -> __m256 {
         // SAFETY: the caller's, and eight of a panel's 32 rows.
         unsafe {
-            let codes = _mm256_cvtepi32_ps(F::at(self.codes[vector].0.as_ptr(), k));
+            let codes = F::at(self.codes[vector].0.as_ptr(), k);
             let of = |all: &[f32; PANEL]| _mm256_loadu_ps(all.as_ptr().add(EIGHT * vector));
             let (scale, min) = (of(&self.scale[run]), of(&self.min[run]));
             if F::SIGNED { _mm256_mul_ps(codes, scale) } else { _mm256_fmadd_ps(codes, scale, min) }

@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::super::super::plan::{GROUP, PANEL, Plan, TILE};
 use super::super::fused::fetch_at;
-use super::placed::{Bytes, EIGHT, Form, Nibbles, Place, Placed, Placing, Planes, TILES};
+use super::placed::{Bytes, EIGHT, Floats, Form, Nibbles, Place, Placed, Placing, Planes, TILES};
 use super::ready::AHEAD;
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::rows::widen_rows;
@@ -33,6 +33,11 @@ macro_rules! with_form {
             (1, 4, 0) => {
                 const $runs: usize = 1;
                 type $form = Nibbles;
+                $run
+            }
+            (1, 8, _) if $plan.floats => {
+                const $runs: usize = 1;
+                type $form = Floats;
                 $run
             }
             (1, 8, _) => {
