@@ -13,10 +13,10 @@ pub enum NoSuchActivations {
         "--activations int8 and int16 are not built for CUDA: leave it out, or run on the CPU (--device cpu)"
     )]
     OnCuda,
-    /// Only weights of 8 bits and fewer are multiplied so.
+    /// Only weights of 8 bits and fewer are multiplied so, unless those are floats.
     #[error(
-        "--activations int8 and int16 are for weights of 8 bits and fewer, and none of these is: add --weights int8 or \
-         --weights int4, or leave it out"
+        "--activations int8 and int16 are for weights that are whole numbers of 8 bits and fewer, and none of these is: add \
+         --weights int8 or --weights int4, or leave it out"
     )]
     NothingNarrow,
 }
@@ -25,11 +25,12 @@ impl EngineConfig {
     /// # Errors
     /// [`NoSuchActivations`]: why not, and what to do.
     pub(crate) fn check_activations(&self, blueprint: &Blueprint) -> Result<(), NoSuchActivations> {
-        let narrow = |(format, _): &(Format, usize)| matches!(format, Format::Narrow(_));
+        let whole =
+            |(format, _): &(Format, usize)| matches!(format, Format::Narrow(narrow) if narrow.is_whole());
         match (self.activations, self.device) {
             (Activations::Exact, _) => Ok(()),
             (_, DeviceChoice::Cuda) => Err(NoSuchActivations::OnCuda),
-            _ if !blueprint.formats().iter().any(narrow) => Err(NoSuchActivations::NothingNarrow),
+            _ if !blueprint.formats().iter().any(whole) => Err(NoSuchActivations::NothingNarrow),
             (Activations::Int8 | Activations::Int16, _) => Ok(()),
         }
     }

@@ -37,7 +37,7 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
     check::form(&schema::COMPLETION, body)?;
     let left = given.into_iter().zip(&generate.prompts);
     let left = left.map(|((given, len), prompt)| truncation.moved(given, len, prompt.len()));
-    Ok(Generate { echo: echo.then(|| left.collect()), ..generate })
+    Generate { echo: echo.then(|| left.collect()), ..generate }.checked()
 }
 
 /// A prompt, and which of its tokens the client gave: the tokenizer puts others around a text.

@@ -22,13 +22,23 @@ pub struct ApiError {
     pub code: Option<&'static str>,
 }
 
+/// Most bytes of a message: what clients wrote is repeated in it, and errors are kept longer than requests.
+const MESSAGE_BYTES: usize = 8 << 10;
+
 impl ApiError {
-    /// 400: the request is wrong in `param`.
+    /// 400: the request is wrong in `param`. A message that is longer than anybody reads is cut.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MESSAGE_BYTES {
+            let end = (0..=MESSAGE_BYTES).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+            message.truncate(end);
+            message.push_str("...");
+            message.shrink_to_fit();
+        }
         ApiError {
             status: 400,
             kind: "invalid_request_error",
-            message: message.into(),
+            message,
             param: (!param.is_empty()).then(|| param.to_owned()),
             code: None,
         }
@@ -134,5 +144,18 @@ impl From<TokenizerError> for ApiError {
             TokenizerError::TooLong { .. } => ApiError { code: Some("context_length_exceeded"), ..invalid },
             _ => invalid,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_wrote_is_not_repeated_for_ever() {
+        let error = ApiError::model_not_found(&"é".repeat(1 << 20), &[]);
+        assert!(error.message.starts_with("model `é") && error.message.ends_with("é..."));
+        assert!(error.message.len() <= MESSAGE_BYTES + 3 && error.message.capacity() < 2 * MESSAGE_BYTES);
+        assert_eq!(ApiError::invalid("n", "é").message, "é");
     }
 }

@@ -1,13 +1,17 @@
 //! What an answer must be: `response_format`, vLLM's `structured_outputs`, its older `guided_*` names, and llama.cpp's.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::fields::Fields;
-use crate::grammar::{GrammarError, OutputFormat, any_object};
+use crate::grammar::{GrammarError, OutputFormat, SOURCE_BYTES, any_object};
 use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 
+/// How long it is looked for which part of a format is wrong.
+const LOOK: Duration = Duration::from_secs(5);
 /// Most choices to choose from.
 pub(super) const MAX_CHOICES: usize = 4096;
 /// Keys of `structured_outputs` that say how, not what.
@@ -35,7 +39,10 @@ impl Asked {
                 Err(own @ GrammarError::Invalid(_)) => Some(refused(self.param, field, &own)),
                 _ => None,
             };
-            let named = matches!(error, GrammarError::Invalid(_)).then(|| self.parts.iter().find_map(own));
+            // All of them together may take no longer than one.
+            let until = Instant::now() + LOOK;
+            let mut parts = self.parts.iter().take_while(|_| Instant::now() < until);
+            let named = matches!(error, GrammarError::Invalid(_)).then(|| parts.find_map(own));
             named.flatten().unwrap_or_else(|| refused(self.param, self.param, &error))
         })
     }
@@ -137,8 +144,12 @@ fn by_name(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
         if kind == "json_object" && *value == false {
             continue;
         }
-        let wrong =
-            || ApiError::invalid(param, format!("{param} is not of the form that it must have, or empty"));
+        let wrong = || {
+            ApiError::invalid(
+                param,
+                format!("{param} is not of the form that it must have, empty, or too long"),
+            )
+        };
         asked.push(Asked { param, format: of_kind(kind, value).ok_or_else(wrong)?, parts: vec![] });
     }
     Ok(asked)
@@ -147,6 +158,8 @@ fn by_name(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
 fn of_kind(kind: &str, value: &Value) -> Option<OutputFormat> {
     match (kind, value) {
         ("json", Value::Object(_)) => Some(OutputFormat::Schema(value.clone())),
+        // Values take more memory than their text, which is counted as one.
+        ("json", Value::String(text)) if text.len() > SOURCE_BYTES => None,
         ("json", Value::String(text)) => serde_json::from_str(text).ok().map(OutputFormat::Schema),
         ("json_object", Value::Bool(true)) => Some(OutputFormat::Object),
         ("regex", Value::String(expression)) => Some(OutputFormat::Regex(expression.clone())),

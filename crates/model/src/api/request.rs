@@ -122,6 +122,22 @@ pub struct Generate {
 }
 
 impl Generate {
+    /// The same, if its choices do not repeat more of its prompts than anybody reads: those are computed once.
+    ///
+    /// # Errors
+    /// What is too much.
+    pub(super) fn checked(self) -> Result<Generate, ApiError> {
+        let tokens = self.n as usize * self.prompts.iter().map(Vec::len).sum::<usize>();
+        if self.n == 1 || tokens <= MAX_SCORES || (self.echo.is_none() && !self.return_token_ids) {
+            return Ok(self);
+        }
+        let message = format!(
+            "n: {tokens} tokens of prompts, which each choice repeats, where {MAX_SCORES} are possible; ask for fewer choices, or \
+             without echo and return_token_ids"
+        );
+        Err(ApiError::invalid("n", message))
+    }
+
     /// How many tokens an answer to a prompt of so many may have.
     pub fn answer_len(&self, prompt: usize) -> usize {
         let left = self.context_len.saturating_sub(prompt);
@@ -244,7 +260,7 @@ impl Common {
         if let Some(format) = &self.format {
             params.grammar = Some(format.compile(context.tokenizer)?);
         }
-        Ok(Generate {
+        Generate {
             endpoint,
             model: self.model,
             prompts,
@@ -261,7 +277,8 @@ impl Common {
             request_id: self.request_id,
             kept: None,
             unknown_fields: fields.unknown(),
-        })
+        }
+        .checked()
     }
 
     /// Cuts a text into tokens. What is too long whatever it says is refused before.

@@ -336,6 +336,18 @@ fn completion_bodies() {
 }
 
 #[test]
+fn choices_repeat_no_more_of_prompts_than_anybody_reads() {
+    let g = complete(json!({"prompt": "a", "n": 4, "best_of": 4, "max_tokens": 1})).unwrap();
+    let of = |n: u32, len: usize, return_token_ids: bool, echo: bool| {
+        let echo = echo.then(|| std::iter::once(0..len).collect());
+        Generate { n, prompts: vec![vec![1; len]], return_token_ids, echo, ..g.clone() }.checked().is_ok()
+    };
+    let most = 1 << 20;
+    assert!(of(4, most / 4, true, false) && of(1, most + 1, true, true) && of(4, most, false, false));
+    assert!(!of(4, most / 4 + 1, true, false) && !of(4, most, false, true));
+}
+
+#[test]
 fn only_the_prompt_is_evaluated_with_no_tokens_and_echo() {
     let m = model();
     let ids = m.encode("ab");

@@ -1,6 +1,7 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
@@ -13,6 +14,8 @@ use crate::tools::{Beside, Calls, Forced, Tool, ToolFormat, name};
 
 /// Most tools of one request. OpenAI allows 128; agents that gather the tools of several servers have more.
 pub const MAX_TOOLS: usize = 1024;
+/// Bytes of a function's name.
+pub(super) const NAME_BYTES: RangeInclusive<usize> = 1..=256;
 /// Most calls of one answer.
 const MAX_CALLS: usize = 128;
 
@@ -34,9 +37,7 @@ enum Choice {
 impl Offer {
     pub(super) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
         let tools = fields.list("tools")?.unwrap_or_default();
-        if tools.len() > MAX_TOOLS {
-            return Err(ApiError::invalid("tools", format!("{} tools; at most {MAX_TOOLS}", tools.len())));
-        }
+        check_count(tools.len())?;
         if let Some(at) = tools.iter().position(|tool| !is_function(tool)) {
             return Err(ApiError::invalid("tools", format!("tools[{at}]: expected a function with a name")));
         }
@@ -81,9 +82,18 @@ impl Offer {
     }
 }
 
+/// # Errors
+/// If these are more tools than may be offered.
+pub(super) fn check_count(tools: usize) -> Result<(), ApiError> {
+    if tools > MAX_TOOLS {
+        return Err(ApiError::invalid("tools", format!("{tools} tools; at most {MAX_TOOLS}")));
+    }
+    Ok(())
+}
+
 fn is_function(tool: &Value) -> bool {
     let kind = &tool["type"];
-    (kind.is_null() || kind == "function") && name(tool).is_some_and(|name| (1..=256).contains(&name.len()))
+    (kind.is_null() || kind == "function") && name(tool).is_some_and(|name| NAME_BYTES.contains(&name.len()))
 }
 
 /// What is chosen, and from which tools: some of them, where the choice says so. The others are not shown.
@@ -142,7 +152,7 @@ pub(super) fn hosted(kind: &str, all: &[&'static str]) -> Option<&'static str> {
 
 /// A function in the chat's shape: what a model is told of it, in the order that templates print. `parameters`: where they are.
 pub(super) fn as_function(tool: &Value, parameters: &str) -> Result<Value, String> {
-    if !tool["name"].as_str().is_some_and(|name| (1..=256).contains(&name.len())) {
+    if !tool["name"].as_str().is_some_and(|name| NAME_BYTES.contains(&name.len())) {
         return Err("expected a function with a name of 1 to 256 bytes".to_owned());
     }
     let is =

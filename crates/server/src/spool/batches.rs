@@ -79,6 +79,10 @@ fn end(app: &App, id: &str) -> Result<String, ApiError> {
         let message = format!("the batch is {}", batch.status());
         return Err(ApiError::invalid("batch_id", message));
     }
+    // Whoever asks again writes nothing, and waits for nobody who does.
+    if batch.status() == "cancelling" {
+        return Ok(batch.shown.to_string());
+    }
     let now = spool.now();
     let cancelling = spool.update(id, |batch| batch.cancel(now)).map_err(|why| spool.refusal(why))?;
     spool.news.notify_one();

@@ -127,6 +127,10 @@ enum Came {
 
 fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Result<Came, Failed> {
     let id = batch.id();
+    // What could not be closed when it was to expire is closed now: its lines of errors are nobody's answers.
+    if batch.is_overdue(spool.now()) && batch.status() != "cancelling" {
+        return Ok(Came::Overdue);
+    }
     let path = spool.path(batch.input());
     let input = lines::read(&path).map_err(|unread| match unread {
         Unread::File(why) => Failed::Disk(naming(&path)(why)),

@@ -317,6 +317,16 @@ fn names_in_namespaces_are_told_apart() {
     assert!(refused(json!({"input": "x", "tools": [twice, space("a")]})).1.contains("two functions `a.f`"));
 }
 
+/// A long name of a space is not copied for each of its functions.
+#[test]
+fn spaces_have_names_and_sizes_of_functions() {
+    let space = |name: String, tools: Value| json!([{"type": "namespace", "name": name, "tools": tools}]);
+    let (_, why) = refused(json!({"input": "x", "tools": space("a".repeat(257), json!([tool()]))}));
+    assert!(why.contains("tools[0]: expected a namespace with a name of 1 to 256 bytes"), "{why}");
+    let (_, why) = refused(json!({"input": "x", "tools": space("a".to_owned(), json!(vec![tool(); 1025]))}));
+    assert!(why.contains("1025 tools; at most 1024"), "{why}");
+}
+
 /// A server that has one may use it; this one has none, and says which.
 #[test]
 fn tools_of_servers_are_left_out_and_that_is_told() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::super::ApiError;
-use super::super::tools::{as_function, hosted};
+use super::super::tools::{NAME_BYTES, as_function, check_count, hosted};
 
 /// Tools that a server runs by itself, if it has them.
 pub(in super::super) const HOSTED: [&str; 6] =
@@ -39,6 +39,7 @@ impl Tools {
     }
 
     fn add(&mut self, at: usize, tool: &Value) -> Result<(), ApiError> {
+        check_count(self.functions.len() + 1)?;
         match tool["type"].as_str() {
             Some("function") => {
                 let function = as_function(tool, "parameters");
@@ -70,6 +71,11 @@ impl Tools {
         let name = space["name"].as_str().filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| wrong(at, "expected a namespace with a name"))?;
         let inside = space["tools"].as_array().ok_or_else(|| wrong(at, "tools: expected a list"))?;
+        // Before each of them gets a copy of a name that may be long.
+        check_count(self.functions.len() + inside.len())?;
+        if !NAME_BYTES.contains(&name.len()) {
+            return Err(wrong(at, "expected a namespace with a name of 1 to 256 bytes"));
+        }
         for (place, tool) in inside.iter().enumerate() {
             if tool["type"] != "function" {
                 return Err(wrong(at, "tools: expected functions"));
@@ -90,7 +96,8 @@ impl Tools {
         let mut seen = BTreeSet::new();
         let names = self.functions.iter().filter_map(|function| function["function"]["name"].as_str());
         let mut again = names.filter(|name| !seen.insert(*name));
-        again.find(|name| self.inside.iter().any(|(inside, _)| **inside == **name))
+        let inside: BTreeSet<&str> = self.inside.iter().map(|(name, _)| &**name).collect();
+        again.find(|name| inside.contains(name))
     }
 }
 
