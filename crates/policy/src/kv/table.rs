@@ -123,6 +123,11 @@ impl Sequence {
         if all_planned || self.leaving { Tokens::ZERO } else { self.known() - self.planned }
     }
 
+    /// Whether what it holds is given back once the steps that it is in are done.
+    pub fn is_ending(&self) -> bool {
+        self.in_flight > 0 && self.wanted() == Tokens::ZERO
+    }
+
     /// Blocks that it lacks to hold `upto` positions.
     pub fn lacks(&self, upto: Tokens) -> usize {
         self.groups.count() * upto.blocks().saturating_sub(self.numbers)

@@ -3,7 +3,7 @@
 use super::{Fcfs, FcfsConfig, Flight, Rank};
 use crate::kv::{Hit, Sequence, State};
 use crate::sched::block::Schedule;
-use spec::{Chunk, Kept, Move, SeqId, Step, StepId, Tier, Tokens};
+use spec::{BlockId, Chunk, Kept, Move, SeqId, Step, StepId, Tier, Tokens};
 
 /// Whether a pass takes decodes or what is left of prompts.
 #[derive(Clone, Copy, PartialEq)]
@@ -182,17 +182,27 @@ impl Fcfs {
         let home = self.table.live(rank.1).home;
         while self.hold.available(home) < lacks {
             let departing = if home == Tier::Device { self.departing() } else { 0 };
-            if self.hold.available(home) + self.hold.quarantined(home) + departing >= lacks {
+            let coming = self.hold.quarantined(home) + departing + self.ending(home);
+            if self.hold.available(home) + coming >= lacks {
                 return Room::Short;
             }
             let mut younger = self.running.range(rank..).rev().copied().filter(|&other| other != rank);
-            let gives = |s: &Sequence| s.newest != Some(draft.id) && s.home == home && !s.leaving;
+            let gives = |s: &Sequence| s.newest != Some(draft.id) && s.home == home && !s.is_ending();
             let Some(victim) = younger.find(|other| self.table.get(other.1).is_some_and(gives)) else {
                 return Room::Short;
             };
             self.preempt(victim);
         }
         Room::Found
+    }
+
+    /// Blocks of a tier that come free with the last steps of those that hold them alone.
+    fn ending(&self, home: Tier) -> usize {
+        let sequences = self.running.iter().filter_map(|rank| self.table.get(rank.1));
+        let ending = sequences.filter(|s| s.home == home && s.is_ending());
+        let blocks: Vec<BlockId> = ending.flat_map(|s| s.held().map(|(_, block)| block)).collect();
+        // Below the device nobody shares.
+        if home == Tier::Device { self.hold.alone_among(&blocks) } else { blocks.len() }
     }
 
     /// Plans `len` positions of a running sequence, whose table begins with `hit` if it has just been let in.
