@@ -44,6 +44,9 @@ pub(crate) struct App {
     pub(crate) crowd: Arc<Crowd>,
     /// For those that found no place to compile their grammar: who came first is next.
     pub(crate) grammars: Semaphore,
+    /// For whoever has a long text cut into tokens and nothing else: only one at a time is, and others would wait for it on
+    /// threads that everybody needs.
+    pub(crate) long_texts: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) minute: Minute,
     /// Rung by the engine's events.
@@ -65,6 +68,7 @@ impl App {
             gate: Gate::new(limits),
             crowd: Crowd::new(config.max_connections, config.max_body_bytes),
             grammars: Semaphore::new(WORKERS),
+            long_texts: Arc::new(Semaphore::new(1)),
             metrics: Arc::new(Metrics::default()),
             minute: Minute::default(),
             bell: Arc::default(),

@@ -117,12 +117,22 @@ pub(crate) async fn tokenizer(State(app): State<Arc<App>>) -> Result<Response, R
     ))
 }
 
+/// Longer bodies wait for each other.
+const LONG_BODY_BYTES: usize = 64 << 10;
+
 type Conversion = fn(&Value, &Context) -> Result<Value, ApiError>;
 
 async fn convert(app: Arc<App>, request: Request, convert: Conversion) -> Result<Response, ApiError> {
     app.served()?;
     let body = body::read(request, &app).await?;
+    let turn = match body.len() > LONG_BODY_BYTES {
+        // It is never closed.
+        true => Arc::clone(&app.long_texts).acquire_owned().await.ok(),
+        false => None,
+    };
     let answer = aside(move || {
+        // Until it is done, whoever still waits for the answer.
+        let _turn = turn;
         let parsed = body::parse(&body, &app.crowd)?;
         convert(&parsed, &app.served()?.context())
     });

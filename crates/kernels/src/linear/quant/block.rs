@@ -56,7 +56,7 @@ pub(super) fn parse(format: Narrow, bytes: &[u8], block: &mut Block) {
         Narrow::Q3K => block.q3_k(bytes),
         Narrow::Q4K | Narrow::Q5K => block.q45_k(format, bytes),
         Narrow::Q6K => block.q6_k(bytes),
-        Narrow::Int8 | Narrow::Int4 => unreachable!("{format:?} is no GGUF block format"),
+        Narrow::Int8 | Narrow::Int4 => unreachable!("{format:?} has no blocks in files"),
     }
 }
 
@@ -65,10 +65,10 @@ pub(super) fn parse(format: Narrow, bytes: &[u8], block: &mut Block) {
 /// `row`: whole blocks of `format`; `out`: as many values as they hold.
 ///
 /// # Panics
-/// If `format` is not a GGUF block format or the lengths do not fit each other.
+/// If `format` has no blocks in files, or the lengths do not fit each other.
 pub fn dequantize_row(format: Narrow, row: &[u8], out: &mut [f32]) {
     let plan = Plan::of(format);
-    let bytes = block_bytes(format).expect("a GGUF block format");
+    let bytes = block_bytes(format).expect("a format of blocks");
     assert_eq!(row.len() % bytes, 0, "{format:?}: a row is whole blocks of {bytes} bytes");
     assert_eq!(row.len() / bytes * plan.unit_k, out.len(), "{format:?}: {} bytes of row", row.len());
     let mut block = Block::ZERO;

@@ -11,13 +11,13 @@ use super::plan::{CodeOrder, GROUP, PANEL, Plan, TILE};
 use crate::linear::{RowOrder, panel_rows};
 use crate::mat::Mat;
 
-/// Packs `panels` of a matrix of GGUF blocks.
+/// Packs `panels` of a matrix of blocks, GGUF's or of floats of 8 bits.
 ///
 /// `w`: `n` rows of `k / block` blocks each, as a file holds them, gate rows before up rows for
 /// [`RowOrder::Gated`]. `out`: the panels' bytes, all of them written.
 ///
 /// # Panics
-/// If `format` is not a GGUF block format, `k` is not whole blocks, or a length does not fit.
+/// If `format` has no blocks in files, `k` is not whole blocks, or a length does not fit.
 pub fn pack_blocks(
     format: Narrow,
     w: Mat<'_, u8>,
@@ -27,7 +27,7 @@ pub fn pack_blocks(
     out: &mut [u8],
 ) {
     let plan = Plan::of(format);
-    let bytes = block::block_bytes(format).expect("a GGUF block format");
+    let bytes = block::block_bytes(format).expect("a format of blocks");
     assert_eq!(k % plan.unit_k, 0, "{format:?}: rows are whole blocks of {}", plan.unit_k);
     assert_eq!(w.cols(), k / plan.unit_k * bytes, "{format:?}: bytes of a row of {k}");
     each_tile(&plan, w.rows(), k, order, panels, out, |row, unit, block| {
