@@ -297,29 +297,20 @@ fn who_leaves_is_planned_no_more_and_goes_with_its_last_step() {
 /// What is about to come free is waited for, and nobody computes anything again for it.
 #[test]
 fn nobody_is_preempted_for_blocks_of_those_that_end() {
-    for ends in ["> cancel 2", ""] {
+    for (new, ends) in [(9, "> cancel 2"), (2, "")] {
         check(&format!(
-            "
-        > limits depth=2 blocks=5 tokens=128 seqs=3
-        > arrive 0 prompt=29 new=9
-        > arrive 1 prompt=32 new=9
-        > arrive 2 prompt=32 new={}
-        > next
-        step 0: 0[0..29]* +0 1[0..32]* +1 2[0..32]* +2
-        > next
-        step 1: 0[29..30]* 1[32..33]* +3 2[32..33]* +4
-        > done 0
-        > next
-        step 2: 0[30..31]* 1[33..34]* 2[33..34]*
-        > done 1
-        > next
-        step 3: 0[31..32]* 1[34..35]* 2[34..35]*
-        {ends}
-        > done 2
-        > next
-        step 4: 1[35..36]*
-        ",
-            if ends.is_empty() { 4 } else { 9 }
+            "> limits depth=2 blocks=5 tokens=128 seqs=3
+             > arrive 0 prompt=31 new=9
+             > arrive 1 prompt=32 new=9
+             > arrive 2 prompt=32 new={new}
+             > next
+             step 0: 0[0..31]* +0 1[0..32]* +1 2[0..32]* +2
+             > next
+             step 1: 0[31..32]* 1[32..33]* +3 2[32..33]* +4
+             {ends}
+             > done 0
+             > next
+             step 2: 1[33..34]*"
         ));
     }
 }
