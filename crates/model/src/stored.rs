@@ -63,8 +63,7 @@ impl Stored {
     pub fn block_elements(self) -> usize {
         match self {
             Stored::F32 | Stored::F16 | Stored::Bf16 => 1,
-            Stored::Q4_0 | Stored::Q4_1 | Stored::Q5_0 | Stored::Q5_1 | Stored::Q8_0 => 32,
-            Stored::IQ4_NL => 32,
+            Stored::Q4_0 | Stored::Q4_1 | Stored::Q5_0 | Stored::Q5_1 | Stored::Q8_0 | Stored::IQ4_NL => 32,
             Stored::Fp8 => 64,
             Stored::Q2_K | Stored::Q3_K | Stored::Q4_K | Stored::Q5_K | Stored::Q6_K => 256,
         }
