@@ -227,9 +227,12 @@ impl Linear {
                 });
             }
             Format::Narrow(narrow) => {
-                let row = k / narrow.block() * crate::linear::quant::block_bytes(narrow).unwrap_or(0);
-                let bytes =
-                    if narrow.is_whole() { blocks(n * row, row) } else { blocks_of_floats(n * row, row) };
+                let block = crate::linear::quant::block_bytes(narrow).unwrap_or(0);
+                let row = k / narrow.block() * block;
+                let bytes = match narrow.is_whole() {
+                    true => blocks(n * row, row),
+                    false => blocks_of_floats(n * row, block),
+                };
                 pack_blocks(narrow, Mat::new(&bytes, n, row), k, order, 0..all, out);
             }
         });
@@ -267,9 +270,9 @@ fn blocks(len: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Blocks of floats of 8 bits, less than two of either sign and subnormal ones too, each with another scale in single precision.
-fn blocks_of_floats(len: usize, seed: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..len).map(|i| ((noise(seed as u64, i) + 1.0) * 128.0) as u8 & 0xbf).collect();
-    for (i, block) in bytes.chunks_exact_mut(68).enumerate() {
+fn blocks_of_floats(len: usize, block: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| ((noise(11, i) + 1.0) * 128.0) as u8 & 0xbf).collect();
+    for (i, block) in bytes.chunks_exact_mut(block).enumerate() {
         block[..4].copy_from_slice(&(0.01 + 0.003 * (i % 7) as f32).to_le_bytes());
     }
     bytes
